@@ -132,7 +132,7 @@ class PretrainConfig:
     from_weight: str = opt("none", "start from the weights <save_dir>/<NAME>_<hidden_size>[_moe].pth")
 
     epochs: int = by_data("epochs", "passes over the data")
-    max_steps: int = opt(0, "end of the run, in optimizer steps; the schedule ends there too (0: after the epochs)")
+    max_steps: int = opt(0, "end of the run in optimizer steps, whatever --epochs says; the schedule ends there too (0: after the epochs)")
     batch_size: int = by_data("batch_size", "rows in a micro-batch of one process")
     accumulation_steps: int = by_data("accumulation_steps", "micro-batches per process in one optimizer step")
     learning_rate: float = by_data("learning_rate", "peak learning rate")
