@@ -72,8 +72,8 @@ def next_token_loss(logits, # (B, T, V)
                     num_items_in_batch=None, # divide by this instead of the number of targets here
                     ) -> torch.Tensor:
     "Cross-entropy of each token given those before it, in nats: its sum over the targets, divided by their number."
-    targets = labels[:, 1:].flatten()
-    total = F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), targets, ignore_index=-100, reduction="sum")
+    targets = F.pad(labels[:, 1:], (0, 1), value=-100).flatten()  # labels are moved, not logits: those are large
+    total = F.cross_entropy(logits.flatten(0, 1).float(), targets, ignore_index=-100, reduction="sum")
     return total / ((targets != -100).sum().clamp(min=1) if num_items_in_batch is None else num_items_in_batch)
 
 # %% ../nbs/04_model.ipynb #c48ac76e
