@@ -13,9 +13,9 @@ from .rope import apply_rope
 # %% auto #0
 __all__ = ['RMSNorm', 'document_mask', 'cached_mask', 'Attention']
 
-# %% ../nbs/02_attention.ipynb #d46c0094
+# %% ../nbs/02_attention.ipynb #74083c1e
 class RMSNorm(nn.Module):
-    "`x` divided by its root mean square over the last dimension, times a gain; computed in float32, returned as it came."
+    "`x` over the root mean square of its last dimension, times a gain; computed in float32, returned in x's own type."
     def __init__(self, dim, # size of the last dimension
                  eps=1e-6): # added to the mean square
         super().__init__()

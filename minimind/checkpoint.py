@@ -229,7 +229,7 @@ def lm_checkpoint(config, # anything with `hidden_size` and `use_moe`
     resume = dict(model=state, optimizer=optimizer.state_dict() if optimizer else {}, scaler=scaler.state_dict() if scaler else {},
                   epoch=epoch, step=step, world_size=world_size, wandb_id=wandb_id, minimind=minimind)
     if number is None: number = int(store.generations()[0].name) + 1 if store.generations() else 1
-    about = {k: minimind[k] for k in ("run_id", "step_of_run", "position", "ledger", "plan", "fingerprints") if k in minimind}
+    about = {k: minimind[k] for k in ("run_id", "steps", "position", "ledger", "plan", "fingerprints") if k in minimind}
     return store.commit(number, {"weights.pth": {k: v.half() for k, v in state.items()}, "resume.pth": resume}, dict(epoch=epoch) | about)
 
 # %% ../nbs/10_checkpoint.ipynb #9dfc48fa

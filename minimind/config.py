@@ -9,9 +9,9 @@ from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 
 # %% auto #0
-__all__ = ['YARN', 'BY_DATA', 'UserError', 'opt', 'MiniMindConfig', 'check_at_least', 'check_divides', 'by_data',
-           'PretrainConfig', 'as_list', 'check_choices', 'check_name', 'weight_name', 'OneLineParser', 'zero_or_one',
-           'add_flag', 'make_parser', 'from_args']
+__all__ = ['YARN', 'BY_DATA', 'UserError', 'opt', 'check_at_least', 'check_divides', 'MiniMindConfig', 'as_list', 'check_choices',
+           'check_name', 'weight_name', 'by_data', 'PretrainConfig', 'OneLineParser', 'zero_or_one', 'add_flag',
+           'make_parser', 'from_args']
 
 # %% ../nbs/00_config.ipynb #74996437
 class UserError(ValueError):
@@ -26,6 +26,21 @@ def opt(default, # value when nothing is given
     "A dataclass field that carries its help text and its choices."
     make = dict(default_factory=lambda: list(default)) if isinstance(default, list) else dict(default=default)
     return field(metadata=dict(help=help, choices=choices, **kw), **make)
+
+# %% ../nbs/00_config.ipynb #12f7ccbb
+def check_at_least(config, # any dataclass
+                   least, # smallest value allowed
+                   names, # its fields, separated by spaces; None is let pass
+                   ):
+    "Raise `UserError` for the first of these fields that is smaller than `least`."
+    for name in names.split():
+        value = getattr(config, name)
+        if value is not None and not value >= least: raise UserError(f"{name} is {value}; it must be at least {least}")
+
+def check_divides(config, whole, part):
+    "Raise `UserError` unless field `whole` is a multiple of field `part`."
+    w, p = getattr(config, whole), getattr(config, part)
+    if w % p: raise UserError(f"{whole} {w} is not a multiple of {part} {p}")
 
 # %% ../nbs/00_config.ipynb #f72b7974
 YARN = dict(type="yarn", beta_fast=32, beta_slow=1, factor=16, original_max_position_embeddings=2048, attention_factor=1.0)
@@ -73,20 +88,27 @@ class MiniMindConfig:
         if self.inference_rope_scaling and self.rope_scaling is None: self.rope_scaling = dict(YARN)
         if not 0 <= self.dropout < 1: raise UserError(f"dropout is {self.dropout}; it must be at least 0 and below 1")
 
-# %% ../nbs/00_config.ipynb #12f7ccbb
-def check_at_least(config, # any dataclass
-                   least, # smallest value allowed
-                   names, # its fields, separated by spaces; None is let pass
-                   ):
-    "Raise `UserError` for the first of these fields that is smaller than `least`."
-    for name in names.split():
-        value = getattr(config, name)
-        if value is not None and not value >= least: raise UserError(f"{name} is {value}; it must be at least {least}")
+# %% ../nbs/00_config.ipynb #713be1be
+def as_list(value) -> list:
+    "`value` as a list of strings; one path becomes a list of one."
+    return [str(value)] if isinstance(value, (str, Path)) and str(value) else [str(v) for v in value or []]
 
-def check_divides(config, whole, part):
-    "Raise `UserError` unless field `whole` is a multiple of field `part`."
-    w, p = getattr(config, whole), getattr(config, part)
-    if w % p: raise UserError(f"{whole} {w} is not a multiple of {part} {p}")
+def check_choices(config):
+    "Raise `UserError` for the first field whose value is not one of its choices."
+    for f in fields(config):
+        allowed, value = f.metadata.get("choices"), getattr(config, f.name)
+        if allowed and value not in allowed: raise UserError(f"{f.name} is {value!r}; choose one of {', '.join(allowed)}")
+
+def check_name(what, name):
+    "Raise `UserError` unless `name` can safely be part of a file name."
+    if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", str(name)):
+        raise UserError(f"{what} {name!r} is not a name; use letters, digits, dot, dash and underscore")
+
+def weight_name(weight, # e.g. 'pretrain'
+                config, # anything with `hidden_size` and `use_moe`
+                ) -> str:
+    "Stem of the file names, as in the original: `pretrain_768`, with `_moe` for a mixture of experts."
+    return f"{weight}_{config.hidden_size}{'_moe' if config.use_moe else ''}"
 
 # %% ../nbs/00_config.ipynb #848fd7dd
 BY_DATA = dict( #                 own text, built-in corpus
@@ -108,6 +130,7 @@ def by_data(name, help, **kw):
     own, builtin = BY_DATA[name]
     return opt(None, help, text=f"{own}, or {builtin} on the built-in corpus", kind=type(own), **kw)
 
+# %% ../nbs/00_config.ipynb #f13e057d
 @dataclass
 class PretrainConfig:
     "What a pre-training run is. Every field is also a command-line flag. Raises `UserError` for an impossible one."
@@ -193,33 +216,12 @@ class PretrainConfig:
         "One of the folders as an absolute path; relative ones start at the working directory."
         return Path(getattr(self, name)).expanduser().absolute()
 
-# %% ../nbs/00_config.ipynb #713be1be
-def as_list(value) -> list:
-    "`value` as a list of strings; one path becomes a list of one."
-    return [str(value)] if isinstance(value, (str, Path)) and str(value) else [str(v) for v in value or []]
-
-def check_choices(config):
-    "Raise `UserError` for the first field whose value is not one of its choices."
-    for f in fields(config):
-        allowed, value = f.metadata.get("choices"), getattr(config, f.name)
-        if allowed and value not in allowed: raise UserError(f"{f.name} is {value!r}; choose one of {', '.join(allowed)}")
-
-def check_name(what, name):
-    "Raise `UserError` unless `name` can safely be part of a file name."
-    if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", str(name)):
-        raise UserError(f"{what} {name!r} is not a name; use letters, digits, dot, dash and underscore")
-
-def weight_name(weight, # e.g. 'pretrain'
-                config, # anything with `hidden_size` and `use_moe`
-                ) -> str:
-    "Stem of the file names, as in the original: `pretrain_768`, with `_moe` for a mixture of experts."
-    return f"{weight}_{config.hidden_size}{'_moe' if config.use_moe else ''}"
-
 # %% ../nbs/00_config.ipynb #d9d558d8
 class OneLineParser(argparse.ArgumentParser):
     "An `ArgumentParser` whose errors are one line (exit code 2)."
     def error(self, message): self.exit(2, f"{self.prog}: error: {message} (see --help)\n")
 
+# %% ../nbs/00_config.ipynb #5e78bca8
 def zero_or_one(text) -> bool:
     "`'0'` or `'1'` as a bool."
     if text not in ("0", "1"): raise argparse.ArgumentTypeError(f"{text!r} is neither 0 nor 1")
@@ -236,6 +238,7 @@ def add_flag(parser, f):
                     if f.metadata.get("choices") else "X")
     parser.add_argument(f"--{f.name}", **kw)
 
+# %% ../nbs/00_config.ipynb #3620629a
 def make_parser(cls, # a dataclass whose fields are made with `opt`
                 prog="minimind-pretrain", # name shown in messages
                 ) -> argparse.ArgumentParser:

@@ -48,7 +48,7 @@ def balance_term(probs, # (N, E) the router's probabilities
     n = real.sum().clamp(min=1)
     return E * ((real @ chosen) / (n * k) * ((real @ probs) / n)).sum()
 
-# %% ../nbs/03_moe.ipynb #06d4d845
+# %% ../nbs/03_moe.ipynb #df97de53
 class MOEFeedForward(nn.Module):
     "Mixture of SwiGLU experts, (B, T, D) -> (B, T, D); leaves its balance term, times the coefficient, in `aux_loss`."
     def __init__(self, config: MiniMindConfig):
@@ -56,7 +56,8 @@ class MOEFeedForward(nn.Module):
         self.top_k, self.norm_topk_prob = config.num_experts_per_tok, config.norm_topk_prob
         self.coef, self.aux_loss = config.router_aux_loss_coef, None
         self.gate = nn.Linear(config.hidden_size, config.num_experts, bias=False)
-        self.experts = nn.ModuleList(FeedForward(config, config.moe_intermediate_size) for _ in range(config.num_experts))
+        width, E = config.moe_intermediate_size, config.num_experts
+        self.experts = nn.ModuleList(FeedForward(config, width) for _ in range(E))
 
     def forward(self, x, # (B, T, D)
                 real=None): # (B, T) bool: tokens that are not padding

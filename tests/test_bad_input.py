@@ -94,4 +94,4 @@ def test_not_finite_stops_with_its_own_code(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(Trainer, "backward", lambda self, batches, n: [float("nan"), 0.0] if self.steps >= 5 else backward(self, batches, n))
     code, line = complain(capsys, *TINY, *places(tmp_path), "--data_path", data, "--save_interval", 1, "--max_steps", 12)
     assert code == 3 and "step 8" in line and "learning rate" in line and "rows" in line
-    assert resume_data(tmp_path)["minimind"]["step_of_run"] == 5 and len(steps(tmp_path)) == 5
+    assert resume_data(tmp_path)["minimind"]["steps"] == 5 and len(steps(tmp_path)) == 5
