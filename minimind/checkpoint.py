@@ -4,19 +4,20 @@
 
 # %% ../nbs/10_checkpoint.ipynb #7de582fb
 from __future__ import annotations
-import hashlib, json, os, re, shutil, socket, zipfile
+import errno, hashlib, json, os, re, shutil, socket, zipfile
 from pathlib import Path
 import torch
 import torch.distributed as dist
+from fastcore.basics import patch
 from filelock import FileLock, Timeout
 from .config import UserError, check_name, weight_name
 from .dataset import file_sha256
 from .distributed import from_main, main_process, together
 
 # %% auto #0
-__all__ = ['HashingFile', 'fsync_folder', 'json_or_none', 'seal', 'verify', 'CheckpointStore', 'run_id_of', 'save_hashed',
-           'point', 'same_bytes', 'keep_old', 'RunLock', 'load_agreed', 'plain_state', 'lm_checkpoint', 'load_original',
-           'load_resume', 'original_resume']
+__all__ = ['HashingFile', 'fsync_folder', 'save_hashed', 'seal', 'json_or_none', 'verify', 'run_id_of', 'same_bytes', 'keep_old',
+           'point', 'CheckpointStore', 'RunLock', 'load_agreed', 'plain_state', 'lm_checkpoint', 'load_original',
+           'original_resume', 'load_resume']
 
 # %% ../nbs/10_checkpoint.ipynb #44b74ec0
 class HashingFile:
@@ -33,6 +34,7 @@ class HashingFile:
         self.f.flush(); os.fsync(self.f.fileno()); self.f.close()
         return dict(size=self.size, sha256=self.sha.hexdigest())
 
+# %% ../nbs/10_checkpoint.ipynb #583e7394
 def fsync_folder(path):
     "Force a folder's list of names to disk, where the system allows it."
     try: fd = os.open(path, os.O_RDONLY)
@@ -41,107 +43,7 @@ def fsync_folder(path):
     except OSError: pass
     finally: os.close(fd)
 
-# %% ../nbs/10_checkpoint.ipynb #5cc84955
-def json_or_none(path):
-    "What a JSON file holds; None when it can't be read."
-    try: return json.loads(Path(path).read_text())
-    except (OSError, ValueError): return None
-
-def seal(manifest) -> dict:
-    "The manifest with a digest of itself under `sha256`."
-    body = {k: v for k, v in manifest.items() if k != "sha256"}
-    return body | dict(sha256=hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest())
-
-def verify(generation, # a generation's folder
-           ) -> dict:
-    "The manifest of a generation whose every byte is as it was written. Raises `UserError` saying what is not."
-    manifest = json_or_none(generation / "manifest.json")
-    if manifest is None: raise UserError(f"{generation}: its manifest can't be read")
-    if not isinstance(manifest, dict) or seal(manifest) != manifest: raise UserError(f"{generation}: its manifest is damaged")
-    for name, entry in manifest["files"].items():
-        path = generation / name
-        if not path.is_file() or path.is_symlink(): raise UserError(f"{path} is missing")
-        if path.stat().st_size != entry["size"]: raise UserError(f"{path} has {path.stat().st_size} of {entry['size']} bytes")
-        if file_sha256(path) != entry["sha256"]: raise UserError(f"{path} is damaged: its digest is not the one written")
-    return manifest
-
-# %% ../nbs/10_checkpoint.ipynb #27fa7e83
-class CheckpointStore:
-    "The generations of the run called `name`, e.g. 'pretrain_768': save, list, verify, load."
-    def __init__(self, name, # stem of the visible files
-                 checkpoint_dir="checkpoints", # folder of the resume file and the generations
-                 save_dir="out", # folder of the weights
-                 keep=2): # generations to keep
-        check_name("name", name)
-        self.checkpoint_dir, self.save_dir = Path(checkpoint_dir).absolute(), Path(save_dir).absolute()
-        self.name, self.keep, self.folder = name, keep, self.checkpoint_dir / f".{name}.gens"
-        self.visible = {"resume.pth": self.checkpoint_dir / f"{name}_resume.pth", "weights.pth": self.save_dir / f"{name}.pth"}
-
-    def generations(self) -> list[Path]:
-        "Folders of the committed generations, newest first."
-        if not self.folder.is_dir(): return []
-        return sorted((p for p in self.folder.iterdir() if re.fullmatch(r"\d{10}", p.name) and p.is_dir()), reverse=True)
-
-    def commit(self, number, # of the generation: the optimizer steps of the run so far
-               files, # name -> what `torch.save` is to write
-               about): # further entries of the manifest: run_id, step, ...
-        "Write a generation and make it the newest one. Raises OSError, with everything as before, when it can't be written."
-        tmp, final = self.folder / f".tmp-{number}", self.folder / f"{number:010d}"
-        self.save_dir.mkdir(parents=True, exist_ok=True); self.folder.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(tmp, ignore_errors=True)
-        try:
-            tmp.mkdir()
-            manifest = about | dict(generation=number, files={name: save_hashed(tmp / name, data) for name, data in files.items()})
-            with open(tmp / "manifest.json", "w") as f: json.dump(seal(manifest), f, indent=1); f.flush(); os.fsync(f.fileno())
-            fsync_folder(tmp)
-            self.make_way(final, about.get("run_id"))
-            os.rename(tmp, final)
-            fsync_folder(self.folder)
-        except BaseException: shutil.rmtree(tmp, ignore_errors=True); raise
-        for name, visible in self.visible.items(): point(visible, final / name)
-        self.rotate(about.get("run_id"))
-        return final
-
-    def rotate(self, run_id):
-        "Remove this run's generations beyond the newest `keep`, if the newest one verifies."
-        newest, *older = self.generations()
-        verify(newest)
-        for old in older[self.keep - 1:]:
-            if run_id_of(old) == run_id: shutil.rmtree(old, ignore_errors=True)
-
-    def make_way(self, final, run_id):
-        "Before a commit: move another run's generations aside as a whole (the last such only is kept), and a damaged one of this name."
-        generations = self.generations()
-        if generations and run_id_of(generations[0]) not in (run_id, None):
-            replaced = self.folder.with_name(f"{self.folder.name}.replaced")
-            shutil.rmtree(replaced, ignore_errors=True); replaced.mkdir()
-            for generation in generations: os.rename(generation, replaced / generation.name)
-        elif final.exists(): self.set_aside(final)
-
-    def set_aside(self, generation):
-        "Rename a generation that is not to be used again; nothing is deleted."
-        k = next(k for k in range(1000) if not generation.with_name(f"{generation.name}.aside{k}").exists())
-        os.rename(generation, generation.with_name(f"{generation.name}.aside{k}"))
-
-    def newest(self, warn=lambda text: None) -> dict | None:
-        "The manifest of the newest generation that verifies; None without any. Raises `UserError` if there are some but none does."
-        reasons = []
-        for generation in self.generations():
-            try: manifest = verify(generation)
-            except UserError as e: reasons.append(str(e)); continue
-            for reason in reasons: warn(f"{reason}; using generation {manifest['generation']} before it")
-            return manifest
-        if reasons: raise UserError(f"there are checkpoints but none can be used: {'; '.join(reasons)}")
-
-    def load(self, number) -> dict:
-        "The resume data of a generation; plain data, tensors on the CPU."
-        return torch.load(self.folder / f"{number:010d}" / "resume.pth", map_location="cpu", weights_only=True)
-
-# %% ../nbs/10_checkpoint.ipynb #d0c1304f
-def run_id_of(generation):
-    "The run that wrote a generation; None when its manifest can't be read."
-    return (json_or_none(generation / "manifest.json") or {}).get("run_id")
-
+# %% ../nbs/10_checkpoint.ipynb #0699a002
 def save_hashed(path, data) -> dict:
     "`torch.save` to a new file, on disk when this returns; returns its size and digest."
     f = HashingFile(path)
@@ -149,6 +51,52 @@ def save_hashed(path, data) -> dict:
     except BaseException: f.f.close(); raise
     return f.close()
 
+# %% ../nbs/10_checkpoint.ipynb #18877165
+def seal(manifest) -> dict:
+    "The manifest with a digest of itself under `sha256`."
+    body = {k: v for k, v in manifest.items() if k != "sha256"}
+    return body | dict(sha256=hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest())
+
+# %% ../nbs/10_checkpoint.ipynb #86dcfd30
+def json_or_none(path):
+    "What a JSON file holds; None when it can't be read."
+    try: return json.loads(Path(path).read_text())
+    except (OSError, ValueError): return None
+
+# %% ../nbs/10_checkpoint.ipynb #4fd1cca9
+def verify(generation, # a generation's folder
+           ) -> dict:
+    "The manifest of a generation whose every byte is as it was written. Raises `UserError` saying what is not."
+    manifest = json_or_none(generation / "manifest.json")
+    if manifest is None: raise UserError(f"{generation}: its manifest can't be read")
+    if not isinstance(manifest, dict) or seal(manifest) != manifest:
+        raise UserError(f"{generation}: its manifest is damaged")
+    for name, entry in manifest["files"].items():
+        path = generation / name
+        if not path.is_file() or path.is_symlink(): raise UserError(f"{path} is missing")
+        if path.stat().st_size != entry["size"]:
+            raise UserError(f"{path} has {path.stat().st_size} of {entry['size']} bytes")
+        if file_sha256(path) != entry["sha256"]:
+            raise UserError(f"{path} is damaged: its digest is not the one written")
+    return manifest
+
+# %% ../nbs/10_checkpoint.ipynb #55a48c02
+def run_id_of(generation):
+    "The run that wrote a generation; None when its manifest can't be read."
+    return (json_or_none(generation / "manifest.json") or {}).get("run_id")
+
+# %% ../nbs/10_checkpoint.ipynb #b2530a00
+def same_bytes(a, b) -> bool:
+    "Whether two files hold the same."
+    return a.stat().st_size == b.stat().st_size and file_sha256(a) == file_sha256(b)
+
+# %% ../nbs/10_checkpoint.ipynb #83aa8149
+def keep_old(path):
+    "Rename a file that is about to be replaced to a free name: x.pth to x.old0.pth."
+    free = (path.with_name(f"{path.stem}.old{k}{path.suffix}") for k in range(1000))
+    os.replace(path, next(p for p in free if not p.exists()))
+
+# %% ../nbs/10_checkpoint.ipynb #8f1d1fb6
 def point(visible, # the name that people use
           target): # the file it should lead to
     "Let `visible` lead to `target`, in one step."
@@ -159,29 +107,114 @@ def point(visible, # the name that people use
     except OSError: shutil.copyfile(target, tmp)
     os.replace(tmp, visible)
 
-def same_bytes(a, b) -> bool:
-    "Whether two files hold the same."
-    return a.stat().st_size == b.stat().st_size and file_sha256(a) == file_sha256(b)
+# %% ../nbs/10_checkpoint.ipynb #db18c7b5
+class CheckpointStore:
+    "The generations of the run called `name`, e.g. 'pretrain_768': save, list, verify, load."
+    def __init__(self, name, # stem of the visible files
+                 checkpoint_dir="checkpoints", # folder of the resume file and the generations
+                 save_dir="out", # folder of the weights
+                 keep=2): # generations to keep
+        check_name("name", name)
+        self.checkpoint_dir, self.save_dir = Path(checkpoint_dir).absolute(), Path(save_dir).absolute()
+        self.name, self.keep, self.folder = name, keep, self.checkpoint_dir / f".{name}.gens"
+        self.visible = {"resume.pth": self.checkpoint_dir / f"{name}_resume.pth",
+                        "weights.pth": self.save_dir / f"{name}.pth"}
 
-def keep_old(path):
-    "Rename a file that is about to be replaced to a free name: x.pth to x.old0.pth."
-    os.replace(path, next(p for k in range(1000) if not (p := path.with_name(f"{path.stem}.old{k}{path.suffix}")).exists()))
+# %% ../nbs/10_checkpoint.ipynb #c3b76fee
+@patch
+def generations(self: CheckpointStore) -> list[Path]:
+    "Folders of the committed generations, newest first."
+    if not self.folder.is_dir(): return []
+    return sorted((p for p in self.folder.iterdir() if re.fullmatch(r"\d{10}", p.name) and p.is_dir()), reverse=True)
+
+# %% ../nbs/10_checkpoint.ipynb #9481be2c
+@patch
+def rotate(self: CheckpointStore, run_id):
+    "Remove this run's generations beyond the newest `keep`, if the newest one verifies."
+    newest, *older = self.generations()
+    try: verify(newest)
+    except UserError as e: raise OSError(errno.EIO, str(e)) from None  # the disk did not keep what was written
+    for old in older[self.keep - 1:]:
+        if run_id_of(old) == run_id: shutil.rmtree(old, ignore_errors=True)
+
+# %% ../nbs/10_checkpoint.ipynb #ad0c41ed
+@patch
+def set_aside(self: CheckpointStore, generation):
+    "Rename a generation that is not to be used again; nothing is deleted."
+    k = next(k for k in range(1000) if not generation.with_name(f"{generation.name}.aside{k}").exists())
+    os.rename(generation, generation.with_name(f"{generation.name}.aside{k}"))
+
+# %% ../nbs/10_checkpoint.ipynb #82620881
+@patch
+def make_way(self: CheckpointStore, final, run_id):
+    "Before a commit: move another run's generations aside as a whole (the last such stays), or one of this number."
+    generations = self.generations()
+    if generations and all(run_id_of(generation) != run_id for generation in generations):
+        replaced = self.folder.with_name(f"{self.folder.name}.replaced")
+        shutil.rmtree(replaced, ignore_errors=True); replaced.mkdir()
+        for generation in generations: os.rename(generation, replaced / generation.name)
+    elif final.exists(): self.set_aside(final)
+
+# %% ../nbs/10_checkpoint.ipynb #130e0a59
+@patch
+def commit(self: CheckpointStore, number, # of the generation: the optimizer steps of the run so far
+           files, # name -> what `torch.save` is to write
+           about): # further entries of the manifest: run_id, step, ...
+    "Write a generation and make it the newest one. Raises OSError, and removes what it began, when it can't."
+    tmp, final = self.folder / f".tmp-{number}", self.folder / f"{number:010d}"
+    self.save_dir.mkdir(parents=True, exist_ok=True); self.folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(tmp, ignore_errors=True)
+    try:
+        tmp.mkdir()
+        entries = {name: save_hashed(tmp / name, data) for name, data in files.items()}
+        manifest = seal(about | dict(generation=number, files=entries))
+        with open(tmp / "manifest.json", "w") as f:
+            json.dump(manifest, f, indent=1); f.flush(); os.fsync(f.fileno())
+        fsync_folder(tmp)
+        self.make_way(final, about.get("run_id"))
+        os.rename(tmp, final)
+        fsync_folder(self.folder)
+    except BaseException: shutil.rmtree(tmp, ignore_errors=True); raise
+    for name, visible in self.visible.items(): point(visible, final / name)
+    self.rotate(about.get("run_id"))
+    return final
+
+# %% ../nbs/10_checkpoint.ipynb #89b5f045
+@patch
+def load(self: CheckpointStore, number) -> dict:
+    "The resume data of a generation; plain data, tensors on the CPU."
+    return torch.load(self.folder / f"{number:010d}" / "resume.pth", map_location="cpu", weights_only=True)
+
+# %% ../nbs/10_checkpoint.ipynb #93054315
+@patch
+def newest(self: CheckpointStore, warn=lambda text: None) -> dict | None:
+    "The manifest of the newest generation that verifies; None without any. `UserError` if some exist and none does."
+    reasons = []
+    for generation in self.generations():
+        try: manifest = verify(generation)
+        except UserError as e: reasons.append(str(e)); continue
+        for reason in reasons: warn(f"{reason}; using generation {manifest['generation']} before it")
+        return manifest
+    if reasons: raise UserError(f"there are checkpoints but none can be used: {'; '.join(reasons)}")
 
 # %% ../nbs/10_checkpoint.ipynb #744f63d6
 class RunLock:
     "Held by the one process that trains under a name. Raises `UserError` naming the holder when it is taken."
     def __init__(self, store, # a `CheckpointStore`
                  run_id): # of the run that wants it
-        store.checkpoint_dir.mkdir(parents=True, exist_ok=True)
-        path, owner = store.checkpoint_dir / f".{store.name}.lock", store.checkpoint_dir / f".{store.name}.owner"
+        path, self.owner = (store.checkpoint_dir / f".{store.name}.{kind}" for kind in ("lock", "owner"))
         self.lock = FileLock(str(path), timeout=0, thread_local=False, is_singleton=True)
-        try: self.lock.acquire()
+        try:
+            store.checkpoint_dir.mkdir(parents=True, exist_ok=True)
+            self.lock.acquire()
+            self.owner.write_text(f"process {os.getpid()} on {socket.gethostname()} (run {run_id})\n")
         except Timeout:
-            who = owner.read_text().strip() if owner.exists() else "another process"
-            raise UserError(f"{who} is training {store.name} in {store.checkpoint_dir}: choose another --checkpoint_dir or --save_weight") from None
-        owner.write_text(f"process {os.getpid()} on {socket.gethostname()} (run {run_id})\n")
+            who = self.owner.read_text().strip() if self.owner.exists() else "another process"
+            raise UserError(f"{who} is training {store.name} in {store.checkpoint_dir}: "
+                            "choose another --checkpoint_dir or --save_weight") from None
+        except OSError as e: raise UserError(f"cannot write to {store.checkpoint_dir}: {e.strerror.lower()}") from None
 
-    def release(self): self.lock.release(force=True)
+    def release(self): self.owner.unlink(missing_ok=True); self.lock.release(force=True)
 
 # %% ../nbs/10_checkpoint.ipynb #a8529b20
 def load_agreed(store, # a `CheckpointStore`, perhaps another folder on each machine
@@ -193,15 +226,12 @@ def load_agreed(store, # a `CheckpointStore`, perhaps another folder on each mac
     try: manifest = store.newest(warn)
     except UserError as e: error = str(e)
     seen = [(manifest["generation"] if manifest else -1, error)]
-    if dist.is_initialized():
-        seen = [None] * dist.get_world_size()
-        dist.all_gather_object(seen, (manifest["generation"] if manifest else -1, error))
+    if dist.is_initialized(): mine, seen = seen[0], [None] * dist.get_world_size(); dist.all_gather_object(seen, mine)
     best = max(number for number, _ in seen)
-    errors = [e for _, e in seen if e]
-    if best < 0 and errors: raise UserError(errors[0])
+    if best < 0 and (errors := [e for _, e in seen if e]): raise UserError(errors[0])
     if best < 0: return None
-    source = [number for number, _ in seen].index(best)
     if not dist.is_initialized(): return store.load(best)
+    source = [number for number, _ in seen].index(best)
     box = [store.load(best) if source == dist.get_rank() else None]
     dist.broadcast_object_list(box, src=source, device=device)
     return box[0]
@@ -211,6 +241,7 @@ def plain_state(model) -> dict:
     "State dict of the model itself, without wrappers, on the CPU."
     return {k: v.detach().cpu() for k, v in getattr(model, "module", model).state_dict().items()}
 
+# %% ../nbs/10_checkpoint.ipynb #9dfc48fa
 def lm_checkpoint(config, # anything with `hidden_size` and `use_moe`
                   weight="pretrain", # name of the weights
                   model=None, # what to save; without one the newest resume data is loaded
@@ -225,14 +256,15 @@ def lm_checkpoint(config, # anything with `hidden_size` and `use_moe`
     "Save a generation and return its folder; or, without a model, the newest resume data (None if there is none)."
     store = CheckpointStore(weight_name(weight, config), save_dir, weights_dir)
     if model is None: return load_agreed(store)
-    state = plain_state(model)
-    resume = dict(model=state, optimizer=optimizer.state_dict() if optimizer else {}, scaler=scaler.state_dict() if scaler else {},
-                  epoch=epoch, step=step, world_size=world_size, wandb_id=wandb_id, minimind=minimind)
+    state, state_of = plain_state(model), lambda x: x.state_dict() if x else {}
+    resume = dict(model=state, optimizer=state_of(optimizer), scaler=state_of(scaler), epoch=epoch, step=step,
+                  world_size=world_size, wandb_id=wandb_id, minimind=minimind)
     if number is None: number = int(store.generations()[0].name) + 1 if store.generations() else 1
-    about = {k: minimind[k] for k in ("run_id", "steps", "position", "ledger", "plan", "fingerprints") if k in minimind}
-    return store.commit(number, {"weights.pth": {k: v.half() for k, v in state.items()}, "resume.pth": resume}, dict(epoch=epoch) | about)
+    told = ("run_id", "step_of_run", "position", "ledger", "plan", "fingerprints")
+    about = dict(epoch=epoch) | {k: minimind[k] for k in told if k in minimind}
+    return store.commit(number, {"weights.pth": {k: v.half() for k, v in state.items()}, "resume.pth": resume}, about)
 
-# %% ../nbs/10_checkpoint.ipynb #9dfc48fa
+# %% ../nbs/10_checkpoint.ipynb #4a27e34c
 def load_original(path) -> dict:
     "Resume data or weights in a single file, as the original writes it. Raises `UserError` when it can't be trusted."
     try:
@@ -242,22 +274,26 @@ def load_original(path) -> dict:
         raise UserError(f"{path} is not a checkpoint, or half of one ({e})") from None
     if bad: raise UserError(f"{path} is damaged: checksum of {bad}")
     try: return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as e: raise UserError(f"{path} can't be read as plain tensors ({str(e).splitlines()[0][:80]})") from None
+    except Exception as e:
+        raise UserError(f"{path} can't be read as plain tensors ({str(e).splitlines()[0][:80]})") from None
 
-def load_resume(store, # a `CheckpointStore`
-                warn=lambda text: None, # told about what could not be used
-                device=None, # where collectives run
-                ) -> dict | None:
-    "Resume data from our generations, or from a file of the original's under the visible name; None if there is neither."
-    if (data := load_agreed(store, warn, device)) is not None: return data
-    return from_main(together(lambda: original_resume(store) if main_process() else None), device)
-
+# %% ../nbs/10_checkpoint.ipynb #eee22d76
 def original_resume(store) -> dict | None:
     "Resume data in a file that the original wrote under the visible name; None without one."
     path = store.visible["resume.pth"]
-    if path.is_symlink() and not path.exists(): raise UserError(f"{path} leads to a generation that is gone; remove the link to start afresh")
+    if path.is_symlink() and not path.exists():
+        raise UserError(f"{path} leads to a generation that is gone; remove the link to start afresh")
     if not path.exists(): return None
     data = load_original(path)
     if not isinstance(data, dict) or not {"model", "optimizer", "epoch", "step"} <= set(data):
         raise UserError(f"{path} has no model, optimizer, epoch and step: it is not a resume file")
     return data
+
+# %% ../nbs/10_checkpoint.ipynb #be1c26bf
+def load_resume(store, # a `CheckpointStore`
+                warn=lambda text: None, # told about what could not be used
+                device=None, # where collectives run
+                ) -> dict | None:
+    "Resume data from our generations, or from a file of the original's under the visible name; None without either."
+    if (data := load_agreed(store, warn, device)) is not None: return data
+    return from_main(together(lambda: original_resume(store) if main_process() else None), device)

@@ -27,24 +27,28 @@ def opt(default, # value when nothing is given
     make = dict(default_factory=lambda: list(default)) if isinstance(default, list) else dict(default=default)
     return field(metadata=dict(help=help, choices=choices, **kw), **make)
 
-# %% ../nbs/00_config.ipynb #12f7ccbb
+# %% ../nbs/00_config.ipynb #c5951fd2
 def check_at_least(config, # any dataclass
                    least, # smallest value allowed
                    names, # its fields, separated by spaces; None is let pass
                    ):
-    "Raise `UserError` for the first of these fields that is smaller than `least`."
+    "Raise `UserError` for the first of these fields that is smaller than `least`, infinite or no number."
     for name in names.split():
         value = getattr(config, name)
-        if value is not None and not value >= least: raise UserError(f"{name} is {value}; it must be at least {least}")
+        if value is not None and not least <= value < math.inf:
+            raise UserError(f"{name} is {value}; it must be at least {least}")
 
+# %% ../nbs/00_config.ipynb #a48e7450
 def check_divides(config, whole, part):
     "Raise `UserError` unless field `whole` is a multiple of field `part`."
     w, p = getattr(config, whole), getattr(config, part)
     if w % p: raise UserError(f"{whole} {w} is not a multiple of {part} {p}")
 
-# %% ../nbs/00_config.ipynb #f72b7974
-YARN = dict(type="yarn", beta_fast=32, beta_slow=1, factor=16, original_max_position_embeddings=2048, attention_factor=1.0)
+# %% ../nbs/00_config.ipynb #b31320b5
+YARN = dict(type="yarn", beta_fast=32, beta_slow=1, factor=16, original_max_position_embeddings=2048,
+            attention_factor=1.0)
 
+# %% ../nbs/00_config.ipynb #cb2adc76
 @dataclass
 class MiniMindConfig:
     "What a MiniMind model is; names and defaults as in MiniMind and Qwen3. Raises `UserError` for an impossible one."
@@ -65,7 +69,7 @@ class MiniMindConfig:
     num_experts: int = opt(4, "experts E in each mixture layer")
     num_experts_per_tok: int = opt(1, "experts that each token visits")
     moe_intermediate_size: int = opt(None, "width of one expert", text="intermediate_size")
-    norm_topk_prob: bool = opt(None, "rescale the chosen experts' weights to sum to 1", text="only if a token visits several")
+    norm_topk_prob: bool = opt(None, "rescale the chosen experts' weights to sum to 1", text="if there are several")
     router_aux_loss_coef: float = opt(5e-4, "weight of the balance term of one layer when routing is even")
     dropout: float = opt(0.0, "probability that an activation is zeroed in training")
     initializer_range: float = opt(0.02, "standard deviation of the initial weights")
@@ -79,9 +83,10 @@ class MiniMindConfig:
         if self.head_dim is None:
             check_divides(self, "hidden_size", "num_attention_heads")
             self.head_dim = self.hidden_size // self.num_attention_heads
-        if self.head_dim % 2: raise UserError(f"head_dim {self.head_dim} is odd; rotary positions turn pairs, so make it even")
-        if self.num_experts_per_tok > self.num_experts:
-            raise UserError(f"num_experts_per_tok {self.num_experts_per_tok} is more than num_experts {self.num_experts}")
+        if self.head_dim % 2:
+            raise UserError(f"head_dim {self.head_dim} is odd; rotary positions need pairs: make it even")
+        if (k := self.num_experts_per_tok) > self.num_experts:
+            raise UserError(f"num_experts_per_tok {k} is more than num_experts {self.num_experts}")
         if self.intermediate_size is None: self.intermediate_size = math.ceil(self.hidden_size * math.pi / 64) * 64
         if self.moe_intermediate_size is None: self.moe_intermediate_size = self.intermediate_size
         if self.norm_topk_prob is None: self.norm_topk_prob = self.num_experts_per_tok > 1
@@ -93,17 +98,21 @@ def as_list(value) -> list:
     "`value` as a list of strings; one path becomes a list of one."
     return [str(value)] if isinstance(value, (str, Path)) and str(value) else [str(v) for v in value or []]
 
+# %% ../nbs/00_config.ipynb #d217d4bc
 def check_choices(config):
     "Raise `UserError` for the first field whose value is not one of its choices."
     for f in fields(config):
         allowed, value = f.metadata.get("choices"), getattr(config, f.name)
-        if allowed and value not in allowed: raise UserError(f"{f.name} is {value!r}; choose one of {', '.join(allowed)}")
+        if allowed and value not in allowed:
+            raise UserError(f"{f.name} is {value!r}; choose one of {', '.join(allowed)}")
 
+# %% ../nbs/00_config.ipynb #c4f7b6df
 def check_name(what, name):
     "Raise `UserError` unless `name` can safely be part of a file name."
     if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", str(name)):
         raise UserError(f"{what} {name!r} is not a name; use letters, digits, dot, dash and underscore")
 
+# %% ../nbs/00_config.ipynb #508a8ad5
 def weight_name(weight, # e.g. 'pretrain'
                 config, # anything with `hidden_size` and `use_moe`
                 ) -> str:
@@ -140,7 +149,7 @@ class PretrainConfig:
     text_field: str = opt("text", "field of a JSON line that holds the text")
     tokenizer_path: str = opt("", "tokenizer.json or a folder that holds one; none: the one that ships with minimind")
     max_seq_len: int = opt(340, "tokens in a row")
-    packing: str = opt("documents", "rows full of whole and cut documents, or one padded document each", ("documents", "none"))
+    packing: str = opt("documents", "rows full of documents, or one padded document each", ("documents", "none"))
     cache_dir: str = opt("cache", "where tokenised text is kept")
     corpus_size: int = opt(24000, "texts in the built-in corpus")
 
@@ -155,7 +164,7 @@ class PretrainConfig:
     from_weight: str = opt("none", "start from the weights <save_dir>/<NAME>_<hidden_size>[_moe].pth")
 
     epochs: int = by_data("epochs", "passes over the data")
-    max_steps: int = opt(0, "end of the run in optimizer steps, whatever --epochs says; the schedule ends there too (0: after the epochs)")
+    max_steps: int = opt(0, "end of the run, and of its schedule, in optimizer steps, whatever --epochs says (0: off)")
     batch_size: int = by_data("batch_size", "rows in a micro-batch of one process")
     accumulation_steps: int = by_data("accumulation_steps", "micro-batches per process in one optimizer step")
     learning_rate: float = by_data("learning_rate", "peak learning rate")
@@ -192,7 +201,8 @@ class PretrainConfig:
         for name, (own, builtin) in BY_DATA.items():
             if getattr(self, name) is None: setattr(self, name, own if self.data_path else builtin)
         check_choices(self)
-        check_at_least(self, 1, "epochs batch_size accumulation_steps save_interval log_interval corpus_size max_skipped")
+        check_at_least(self, 1, "epochs batch_size accumulation_steps save_interval log_interval corpus_size "
+                       "max_skipped")
         check_at_least(self, 2, "max_seq_len")
         check_at_least(self, 0, "max_steps eval_interval threads num_workers stop_after max_minutes learning_rate seed "
                        "weight_decay warmup_ratio val_fraction")
@@ -227,6 +237,7 @@ def zero_or_one(text) -> bool:
     if text not in ("0", "1"): raise argparse.ArgumentTypeError(f"{text!r} is neither 0 nor 1")
     return text == "1"
 
+# %% ../nbs/00_config.ipynb #19d1ea8e
 def add_flag(parser, f):
     "Add dataclass field `f` to `parser` as `--name`."
     default = f.default if f.default is not MISSING else f.default_factory()
@@ -242,7 +253,7 @@ def add_flag(parser, f):
 def make_parser(cls, # a dataclass whose fields are made with `opt`
                 prog="minimind-pretrain", # name shown in messages
                 ) -> argparse.ArgumentParser:
-    "A parser with one flag per field of `cls`; `--local-rank`, which torch's old launcher passes, is accepted and unused."
+    "A parser with one flag per field of `cls`; `--local-rank` of torch's old launcher is accepted and unused."
     parser = OneLineParser(prog=prog, description=cls.__doc__.split(". ")[0], allow_abbrev=False)
     for f in fields(cls): add_flag(parser, f)
     parser.add_argument("--local-rank", "--local_rank", type=int, help=argparse.SUPPRESS)

@@ -4,7 +4,7 @@
 
 # %% ../nbs/05_corpus.ipynb #03075254
 from __future__ import annotations
-import json, math, os, re
+import filecmp, json, math, os, re
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -424,7 +424,6 @@ CHINESE = {
 CORPUS = Grammar({"text": [(1, "{english}"), (1, "{中文}")], **ENGLISH, **ENGLISH_WORDS, **CHINESE, **CHINESE_WORDS},
                  ENGLISH_TABLES | CHINESE_TABLES)
 
-# %% ../nbs/05_corpus.ipynb #8cb03c53
 def corpus_texts(n, # how many
                  seed=0, # another seed, other texts
                  ):
@@ -474,6 +473,6 @@ def write_corpus(path, # of the file to write, JSONL
     try:
         with open(unfinished, "w", encoding="utf-8", newline="\n") as f:
             for text in corpus_texts(n, seed): f.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
-        os.replace(unfinished, path)
+        if not (path.is_file() and filecmp.cmp(unfinished, path, shallow=False)): os.replace(unfinished, path)
     finally: unfinished.unlink(missing_ok=True)
     return path

@@ -14,29 +14,34 @@ from tqdm import tqdm
 from .config import UserError, as_list
 
 # %% auto #0
-__all__ = ['FORMAT', 'parse_line', 'read_texts', 'held_out', 'Documents', 'SplitWriter', 'batches_of_texts', 'file_sha256',
-           'same_source', 'tokenise', 'is_current', 'build_tokens', 'write_tokens', 'packed_row', 'padded_row',
+__all__ = ['FORMAT', 'parse_line', 'read_texts', 'held_out', 'SplitWriter', 'Documents', 'batches_of_texts', 'file_sha256',
+           'same_source', 'write_tokens', 'build_tokens', 'is_current', 'tokenise', 'packed_row', 'padded_row',
            'PretrainDataset', 'count_targets', 'empty_batch']
 
-# %% ../nbs/07_dataset.ipynb #37abc248
+# %% ../nbs/07_dataset.ipynb #73fe88b6
 def parse_line(line, # bytes of one line
                where, # "file:number", for the message
                field="text", # the field that holds the text
                ) -> str:
     "The text of one JSONL line. Raises `UserError` naming the line when there is none."
     try: record = json.loads(line)
-    except UnicodeDecodeError as e: raise UserError(f"{where}: not UTF-8 ({e.reason}); convert the file to UTF-8") from None
-    except (ValueError, RecursionError) as e: raise UserError(f"{where}: not JSON ({str(e)[:80]}); each line must be one JSON object") from None
-    if not isinstance(record, dict): raise UserError(f"{where}: a JSON {type(record).__name__}, not an object with a {field!r}")
-    if field not in record: raise UserError(f"{where}: no field {field!r}; it has {', '.join(map(repr, list(record)[:5])) or 'none'}"
-                                            " (--text_field names another)")
+    except UnicodeDecodeError as e:
+        raise UserError(f"{where}: not UTF-8 ({e.reason}); convert the file to UTF-8") from None
+    except (ValueError, RecursionError) as e:
+        raise UserError(f"{where}: not JSON ({str(e)[:80]}); each line must be one JSON object") from None
+    if not isinstance(record, dict):
+        raise UserError(f"{where}: a JSON {type(record).__name__}, not an object with a {field!r}")
+    if field not in record:
+        there = ", ".join(map(repr, list(record)[:5])) or "none"
+        raise UserError(f"{where}: no field {field!r}; it has {there} (--text_field names another)")
     text = record[field]
     if not isinstance(text, str): raise UserError(f"{where}: {field!r} is {json.dumps(text)[:40]}, not a string")
     try: text.encode()
-    except UnicodeEncodeError: raise UserError(f"{where}: {field!r} holds half a surrogate pair, which is not text") from None
+    except UnicodeEncodeError:
+        raise UserError(f"{where}: {field!r} holds half a surrogate pair, which is not text") from None
     return text
 
-# %% ../nbs/07_dataset.ipynb #73fe88b6
+# %% ../nbs/07_dataset.ipynb #3c9d14fe
 def read_texts(path, # a .jsonl or .jsonl.gz file
                field="text", # the field that holds the text
                seen=lambda n: None, # told how many bytes of the file were read so far
@@ -51,7 +56,8 @@ def read_texts(path, # a .jsonl or .jsonl.gz file
             for i, line in enumerate(gzip.open(raw) if path.suffix == ".gz" else raw, 1):
                 if line.strip(): yield parse_line(line, f"{path}:{i}", field)
                 if i % 256 == 0: seen(raw.tell())
-        except (gzip.BadGzipFile, EOFError, zlib.error) as e: raise UserError(f"{path}: broken gzip file ({e})") from None
+        except (gzip.BadGzipFile, EOFError, zlib.error) as e:
+            raise UserError(f"{path}: broken gzip file ({e})") from None
         seen(raw.tell())
 
 # %% ../nbs/07_dataset.ipynb #ef4e39b3
@@ -60,27 +66,6 @@ def held_out(text, # the document
              ) -> bool:
     "Whether this text belongs to the validation documents; depends on the text alone."
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") < fraction * 2**64
-
-# %% ../nbs/07_dataset.ipynb #b0b04b1c
-class Documents:
-    "Tokenised documents on disk: `len` of them, each a 1-d integer array; opened without being read."
-    def __init__(self, folder, # made by `tokenise`
-                 split="train"): # or 'val'
-        self.folder, self.split, self.header = Path(folder), split, json.loads((Path(folder) / "header.json").read_text())
-        self.info = self.header["splits"][split]
-        self.tokens = self.map("tokens", self.header["dtype"], self.info["tokens"])
-        self.offsets = self.map("offsets", "<i8", self.info["documents"] + 1)
-
-    def map(self, kind, dtype, count):
-        "One of the files as a read-only array."
-        path = self.folder / f"{self.split}.{kind}"
-        if path.stat().st_size != count * np.dtype(dtype).itemsize:
-            raise UserError(f"{path} is damaged: {path.stat().st_size} bytes where its header says {count} numbers; delete {self.folder}")
-        return np.memmap(path, dtype, "r", shape=(count,)) if count else np.empty(0, dtype)
-
-    def __len__(self): return self.info["documents"]
-    def __getitem__(self, i): return self.tokens[self.offsets[i]:self.offsets[i + 1]]
-    def __reduce__(self): return Documents, (self.folder, self.split)  # a worker process maps the file, not a copy of it
 
 # %% ../nbs/07_dataset.ipynb #791ded66
 class SplitWriter:
@@ -106,9 +91,31 @@ class SplitWriter:
         for f in self.files.values(): f.flush(); os.fsync(f.fileno()); f.close()
         return dict(documents=self.documents, tokens=self.n_tokens, bytes=self.bytes, sha256=self.sha.hexdigest())
 
-# %% ../nbs/07_dataset.ipynb #ef6476b0
-FORMAT = 1  # of the files on disk; a new number makes old caches invalid
+# %% ../nbs/07_dataset.ipynb #e259834d
+class Documents:
+    "Tokenised documents on disk: `len` of them, each a 1-d integer array; opened without being read."
+    def __init__(self, folder, # made by `tokenise`
+                 split="train"): # or 'val'
+        self.folder, self.split = Path(folder), split
+        self.header = json.loads((self.folder / "header.json").read_text())
+        self.info = self.header["splits"][split]
+        self.tokens = self.map("tokens", self.header["dtype"], self.info["tokens"])
+        self.offsets = self.map("offsets", "<i8", self.info["documents"] + 1)
 
+    def map(self, kind, dtype, count):
+        "One of the files as a read-only array."
+        path = self.folder / f"{self.split}.{kind}"
+        size = path.stat().st_size
+        if size != count * np.dtype(dtype).itemsize:
+            raise UserError(f"{path} is damaged: {size} bytes where its header says {count} numbers; "
+                            f"delete {self.folder}")
+        return np.memmap(path, dtype, "r", shape=(count,)) if count else np.empty(0, dtype)
+
+    def __len__(self): return self.info["documents"]
+    def __getitem__(self, i): return self.tokens[self.offsets[i]:self.offsets[i + 1]]
+    def __reduce__(self): return Documents, (self.folder, self.split)  # a worker maps the file, not a copy
+
+# %% ../nbs/07_dataset.ipynb #148e354d
 def batches_of_texts(texts, # iterable of strings
                      size=1_000_000, # characters
                      ):
@@ -119,7 +126,7 @@ def batches_of_texts(texts, # iterable of strings
         if n >= size: yield batch; batch, n = [], 0
     if batch: yield batch
 
-# %% ../nbs/07_dataset.ipynb #3358d899
+# %% ../nbs/07_dataset.ipynb #f1519131
 def file_sha256(path) -> str:
     "Hex SHA-256 of a file's bytes. Raises `UserError` when it can't be read."
     sha = hashlib.sha256()
@@ -129,6 +136,7 @@ def file_sha256(path) -> str:
     except OSError as e: raise UserError(f"cannot read {path}: {e.strerror.lower()}") from None
     return sha.hexdigest()
 
+# %% ../nbs/07_dataset.ipynb #1f6d8186
 def same_source(path, # a corpus file
                 noted, # its entry in a header: size, mtime_ns, sha256
                 ) -> bool:
@@ -137,7 +145,61 @@ def same_source(path, # a corpus file
     if stat.st_size != noted["size"]: return False
     return stat.st_mtime_ns == noted["mtime_ns"] or file_sha256(path) == noted["sha256"]
 
-# %% ../nbs/07_dataset.ipynb #148e354d
+# %% ../nbs/07_dataset.ipynb #cacafb15
+def write_tokens(tmp, # folder to write to
+                 files, # absolute paths
+                 tokenizer, # a `TextTokenizer`
+                 what, # what the result depends on: text_field, val_fraction, control, ...
+                 progress, # show a bar
+                 ) -> dict:
+    "Write both splits into `tmp`; returns the header. A text is a document: begin marker, its tokens, end marker."
+    dtype, sources = "<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4", []
+    writers = {split: SplitWriter(tmp, split, dtype) for split in ("train", "val")}
+    bar = tqdm(total=sum(f.stat().st_size for f in files), unit="B", unit_scale=True, desc="tokenising", delay=1,
+               disable=not progress)
+    for path in files:
+        stat, before = path.stat(), bar.n
+        seen = lambda n, before=before: bar.update(before + n - bar.n)
+        for texts in batches_of_texts(read_texts(path, what["text_field"], seen)):
+            for split, want in (("train", False), ("val", True)):
+                mine = [t for t in texts if held_out(t, what["val_fraction"]) == want]
+                ids = tokenizer.encode_batch(mine, control=what["control"])
+                marked = [[tokenizer.bos_id, *i, tokenizer.eos_id] for i in ids]
+                writers[split].add(marked, sum(len(t.encode()) for t in mine))
+        sources.append(dict(size=stat.st_size, mtime_ns=stat.st_mtime_ns, sha256=file_sha256(path)))
+        if path.stat().st_mtime_ns != stat.st_mtime_ns: raise UserError(f"{path} changed while it was read: run again")
+    bar.close()
+    splits = {split: w.close() for split, w in writers.items()}
+    if not splits["train"]["documents"]:
+        others, held = " and the others" * (len(files) > 1), splits["val"]["documents"]
+        raise UserError(f"{files[0]}{others}: no text to train on ({held} documents held out)")
+    return what | dict(dtype=dtype, sources=sources, splits=splits)
+
+# %% ../nbs/07_dataset.ipynb #17ef79a9
+def build_tokens(folder, # final name
+                 files, # absolute paths
+                 tokenizer, what, progress): # see `write_tokens`
+    "Tokenise `files` into a temporary folder and move it to `folder` when all is on disk."
+    tmp = folder.with_name(f".{folder.name}.tmp")
+    shutil.rmtree(tmp, ignore_errors=True); tmp.mkdir()
+    try: header = write_tokens(tmp, files, tokenizer, what, progress)
+    except BaseException: shutil.rmtree(tmp, ignore_errors=True); raise
+    with open(tmp / "header.json", "w") as f: json.dump(header, f, indent=1); f.flush(); os.fsync(f.fileno())
+    shutil.rmtree(folder, ignore_errors=True)
+    os.rename(tmp, folder)
+
+# %% ../nbs/07_dataset.ipynb #ad4a6efb
+def is_current(folder, # with a tokenised corpus, or nothing
+               files, # what it should have been made from
+               ) -> bool:
+    "Whether `folder` holds a complete corpus made from these files as they are now."
+    try: sources = [Documents(folder, split).header["sources"] for split in ("train", "val")][0]
+    except (OSError, ValueError, KeyError, TypeError): return False  # not there, not complete, or damaged
+    return len(sources) == len(files) and all(same_source(f, noted) for f, noted in zip(files, sources))
+
+# %% ../nbs/07_dataset.ipynb #98172e22
+FORMAT = 1  # of the files on disk; a new number makes old caches invalid
+
 def tokenise(files, # one JSONL file or several
              tokenizer, # a `TextTokenizer`
              cache_dir="cache", # where the result is kept
@@ -149,54 +211,19 @@ def tokenise(files, # one JSONL file or several
     "The folder with the tokenised corpus, for `Documents`: made now or found from an earlier time. Raises `UserError`."
     files = [Path(f).expanduser().absolute() for f in as_list(files)]
     for f in files:
-        if not f.is_file(): raise UserError(f"{f} is a folder; name the .jsonl files in it" if f.is_dir() else f"cannot read {f}: no such file")
+        if f.is_dir(): raise UserError(f"{f} is a folder; name the .jsonl files in it")
+        if not f.is_file(): raise UserError(f"cannot read {f}: no such file")
     what = dict(format=FORMAT, files=[str(f) for f in files], tokenizer=tokenizer.fingerprint, text_field=text_field,
                 val_fraction=val_fraction, control=control)
     key = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:12]
     folder = Path(cache_dir).expanduser().absolute() / f"{files[0].name.split('.')[0]}-{key}"
     try: folder.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as e: raise UserError(f"cannot make {folder.parent}: {e.strerror.lower()}; choose another --cache_dir") from None
+    except OSError as e:
+        why = e.strerror.lower()
+        raise UserError(f"cannot make {folder.parent}: {why}; choose another --cache_dir") from None
     with FileLock(f"{folder}.lock"):
         if not is_current(folder, files): build_tokens(folder, files, tokenizer, what, progress)
     return folder
-
-def is_current(folder, files) -> bool:
-    "Whether `folder` holds a complete corpus made from these files as they are now."
-    try: header = json.loads((folder / "header.json").read_text())
-    except (OSError, ValueError): return False
-    return all(same_source(f, noted) for f, noted in zip(files, header["sources"]))
-
-def build_tokens(folder, # final name
-                 files, # absolute paths
-                 tokenizer, what, progress):
-    "Tokenise `files` into a temporary folder and move it to `folder` when all is on disk."
-    tmp = folder.with_name(f".{folder.name}.tmp")
-    shutil.rmtree(tmp, ignore_errors=True); tmp.mkdir()
-    try: header = write_tokens(tmp, files, tokenizer, what, progress)
-    except BaseException: shutil.rmtree(tmp, ignore_errors=True); raise
-    with open(tmp / "header.json", "w") as f: json.dump(header, f, indent=1); f.flush(); os.fsync(f.fileno())
-    shutil.rmtree(folder, ignore_errors=True)
-    os.rename(tmp, folder)
-
-def write_tokens(tmp, files, tokenizer, what, progress) -> dict:
-    "Write both splits into `tmp`; returns the header. A text is a document: begin marker, its tokens, end marker."
-    dtype, sources = "<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4", []
-    writers = {split: SplitWriter(tmp, split, dtype) for split in ("train", "val")}
-    bar = tqdm(total=sum(f.stat().st_size for f in files), unit="B", unit_scale=True, desc="tokenising", delay=1, disable=not progress)
-    for path in files:
-        stat, before = path.stat(), bar.n
-        seen = lambda n, before=before: bar.update(before + n - bar.n)
-        for texts in batches_of_texts(read_texts(path, what["text_field"], seen)):
-            for split, want in (("train", False), ("val", True)):
-                mine = [t for t in texts if held_out(t, what["val_fraction"]) == want]
-                ids = tokenizer.encode_batch(mine, control=what["control"])
-                writers[split].add([[tokenizer.bos_id, *i, tokenizer.eos_id] for i in ids], sum(len(t.encode()) for t in mine))
-        sources.append(dict(size=stat.st_size, mtime_ns=stat.st_mtime_ns, sha256=file_sha256(path)))
-    bar.close()
-    splits = {split: w.close() for split, w in writers.items()}
-    if not splits["train"]["documents"]:
-        raise UserError(f"{files[0]}{' and the others' * (len(files) > 1)}: no text to train on ({splits['val']['documents']} documents held out)")
-    return what | dict(dtype=dtype, sources=sources, splits=splits)
 
 # %% ../nbs/07_dataset.ipynb #d3efda89
 def packed_row(documents, # a `Documents`
@@ -204,7 +231,7 @@ def packed_row(documents, # a `Documents`
                T, # tokens in a row
                pad_id, # fills up the last row
                ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    "Row `r` of the tape: tokens, labels (-100 where there is no target) and document numbers (-1: padding), each (T,) int64."
+    "Row `r` of the tape: tokens, labels (-100: no target) and document numbers (-1: padding), each (T,) int64."
     start = r * (T - 1)
     piece = documents.tokens[start:start + T].astype(np.int64)
     first, last = np.searchsorted(documents.offsets, (start, start + len(piece)))
@@ -229,12 +256,13 @@ def padded_row(documents, # a `Documents`, tokenised with `control=True`
 
 # %% ../nbs/07_dataset.ipynb #5e3b5bed
 class PretrainDataset(torch.utils.data.Dataset):
-    "Training rows from a corpus; `len` of them. An item is a dict of int64 tensors `input_ids labels document_ids`, each (T,)."
+    "Training rows from a corpus: dicts of int64 tensors `input_ids labels document_ids`, each (T,)."
     def __init__(self, data, # JSONL path(s), or `Documents`
                  tokenizer, # a `TextTokenizer`
                  max_length=512, # tokens T in a row
                  packing="documents", # or 'none': the original's rows
                  **kw): # for `tokenise`, when `data` is a path
+        if max_length < 2: raise UserError(f"max_length is {max_length}; a row needs at least 2 tokens")
         if not isinstance(data, Documents): data = Documents(tokenise(data, tokenizer, control=packing == "none", **kw))
         self.documents, self.max_length, self.packing, self.pad_id = data, max_length, packing, tokenizer.pad_id
         self.row = packed_row if packing == "documents" else padded_row
@@ -255,11 +283,12 @@ class PretrainDataset(torch.utils.data.Dataset):
         "Changes whenever a row changes: content, tokenizer, row length or packing."
         return hashlib.sha256(f"{self.documents.info['sha256']} {self.max_length} {self.packing}".encode()).hexdigest()
 
-# %% ../nbs/07_dataset.ipynb #fd4cb52a
+# %% ../nbs/07_dataset.ipynb #e1b95a8f
 def count_targets(labels) -> int:
     "Number of targets in `labels` (B, T): those that are not -100, the first of each row left out."
     return int((labels[:, 1:] != -100).sum())
 
+# %% ../nbs/07_dataset.ipynb #85b575f9
 def empty_batch() -> dict:
     "A batch of one row without a target."
     ids = torch.zeros(1, 2, dtype=torch.int64)

@@ -16,7 +16,7 @@ from .dataset import empty_batch
 __all__ = ['World', 'world_from_environment', 'choose_device', 'choose_dtype', 'init_distributed_mode', 'leave', 'all_sum',
            'main_process', 'from_main', 'together', 'wrap_model', 'held_back']
 
-# %% ../nbs/09_distributed.ipynb #201eb0e8
+# %% ../nbs/09_distributed.ipynb #d5b4b68a
 @dataclass
 class World:
     "Who this process is among the processes of the run."
@@ -28,29 +28,34 @@ class World:
     @property
     def is_main(self) -> bool: return self.rank == 0
 
+# %% ../nbs/09_distributed.ipynb #6c8fba0f
 def world_from_environment(env=None) -> World:
-    "The `World` that a launcher's environment variables describe; alone without them. Raises `UserError` for half of them."
+    "The `World` that a launcher's environment variables describe; alone without them. `UserError` for half of them."
     env = os.environ if env is None else env
     if "RANK" not in env and "WORLD_SIZE" not in env: return World()
     names = dict(rank="RANK", world_size="WORLD_SIZE", local_rank="LOCAL_RANK", local_world_size="LOCAL_WORLD_SIZE")
     missing = [v for v in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT") if v not in env]
-    if missing: raise UserError(f"RANK or WORLD_SIZE is set but not {', '.join(missing)}: start with torchrun, or unset them")
+    if missing:
+        raise UserError(f"RANK or WORLD_SIZE is set but not {', '.join(missing)}: start with torchrun, or unset them")
     return World(**{k: int(env.get(v, 1)) for k, v in names.items()})
 
 # %% ../nbs/09_distributed.ipynb #c65059ac
 def choose_device(name="", # cuda, cuda:N, mps, cpu; '' for the best there is
-                  local_rank=0, # number of this process on its machine
+                  world=World(), # who this process is
                   ) -> torch.device:
     "The device of this process. Raises `UserError` for one that isn't there."
     there = dict(cuda=torch.cuda.is_available(), mps=torch.backends.mps.is_available(), cpu=True)
-    kind, _, index = (name or next(k for k, ok in there.items() if ok)).partition(":")
-    if not there.get(kind, False) or not (index.isdigit() or not index):
-        raise UserError(f"device {name!r} is not there; this machine has {', '.join(k for k, ok in there.items() if ok)}")
+    kind, colon, index = (name or next(k for k, ok in there.items() if ok)).partition(":")
+    if not there.get(kind, False) or colon and not (kind == "cuda" and index.isdigit()):
+        found = ", ".join(k for k, ok in there.items() if ok)
+        raise UserError(f"device {name!r} is not there; this machine has {found}")
     if kind != "cuda": return torch.device(kind)
-    index = int(index) if index and local_rank == 0 else local_rank
-    if index >= (n := torch.cuda.device_count()):
-        raise UserError(f"cuda:{index} is not there; this machine has {n} GPU{'s' * (n > 1)}: start fewer processes or choose another device")
-    return torch.device("cuda", index)
+    n, processes = torch.cuda.device_count(), world.local_world_size
+    if index and processes > 1: raise UserError(f"device {name} is one GPU for {processes} processes: give cuda")
+    if max(int(index or 0) + 1, processes) > n:
+        raise UserError(f"device {name or kind} for {processes} processes, and this machine has {n}: start fewer "
+                        "processes or choose another device")
+    return torch.device("cuda", int(index) if index else world.local_rank)
 
 # %% ../nbs/09_distributed.ipynb #850deb82
 def choose_dtype(name, # auto, bfloat16, float16, float32
@@ -58,9 +63,10 @@ def choose_dtype(name, # auto, bfloat16, float16, float32
                  ) -> torch.dtype:
     "The number type of the model's arithmetic; auto is bfloat16 where the device has instructions for it."
     if name != "auto": return getattr(torch, name)
-    if device.type == "cuda": return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
-    has = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False) if device.type == "cpu" else lambda: False
-    return torch.bfloat16 if has() else torch.float32
+    has = False
+    if device.type == "cuda": has = torch.cuda.is_bf16_supported(including_emulation=False)
+    if device.type == "cpu": has = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)()
+    return torch.bfloat16 if has else torch.float32
 
 # %% ../nbs/09_distributed.ipynb #43c1e7a2
 def init_distributed_mode(device="", # see `choose_device`
@@ -68,7 +74,7 @@ def init_distributed_mode(device="", # see `choose_device`
                           ) -> tuple[World, torch.device]:
     "Join the group that the environment describes, or be alone. Returns who we are and our device; see `leave`."
     world = world_from_environment()
-    device = choose_device(device, world.local_rank)
+    device = choose_device(device, world)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     if threads or world.world_size > 1: torch.set_num_threads(threads or max(1, cores // world.local_world_size))
     if device.type == "cuda": torch.cuda.set_device(device)
@@ -78,11 +84,12 @@ def init_distributed_mode(device="", # see `choose_device`
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     return world, device
 
+# %% ../nbs/09_distributed.ipynb #116bcc50
 def leave():
     "Leave the group together with the others: processes that leave at different times can abort."
     if dist.is_initialized(): dist.barrier(); dist.destroy_process_group()
 
-# %% ../nbs/09_distributed.ipynb #d856f268
+# %% ../nbs/09_distributed.ipynb #fb37b796
 def all_sum(values, # a few numbers of this process
             device="cpu", # where the collective runs
             ) -> list[float]:
@@ -92,10 +99,12 @@ def all_sum(values, # a few numbers of this process
     dist.all_reduce(total)
     return total.tolist()
 
+# %% ../nbs/09_distributed.ipynb #1cf00a8d
 def main_process() -> bool:
     "Whether this process is number 0, or alone."
     return not dist.is_initialized() or dist.get_rank() == 0
 
+# %% ../nbs/09_distributed.ipynb #7ed95d49
 def from_main(value, # the main process's counts
               device=None):
     "What the main process has for `value`, on every process."
@@ -103,19 +112,22 @@ def from_main(value, # the main process's counts
     box = [value]; dist.broadcast_object_list(box, src=0, device=device)
     return box[0]
 
+# %% ../nbs/09_distributed.ipynb #4416b506
 def together(f, # work of this process; may raise `UserError`
              ):
-    "What `f()` returns; if it raised `UserError` on any process, the first of them is raised on all, so none waits for ever."
+    "What `f()` returns; if it raised `UserError` on any process, the first is raised on all, so none waits for ever."
     value, error = None, None
     try: value = f()
     except UserError as e: error = str(e)
     errors = [error]
-    if dist.is_initialized(): errors = [None] * dist.get_world_size(); dist.all_gather_object(errors, error)
+    if dist.is_initialized():
+        errors = [None] * dist.get_world_size()
+        dist.all_gather_object(errors, error)
     for e in errors:
         if e is not None: raise UserError(e)
     return value
 
-# %% ../nbs/09_distributed.ipynb #ca671c8b
+# %% ../nbs/09_distributed.ipynb #e99f85a3
 def wrap_model(model, # on its device
                world, # from `init_distributed_mode`
                device):
@@ -123,11 +135,12 @@ def wrap_model(model, # on its device
     if world.world_size == 1: return model
     ddp = torch.nn.parallel.DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None)
     for _ in range(2):
-        out = ddp(**{k: v.to(device) for k, v in empty_batch().items()})
+        with torch.compiler.set_stance("force_eager"): out = ddp(**{k: v.to(device) for k, v in empty_batch().items()})
         (out.loss + 0 * out.aux_loss).backward()
     model.zero_grad(set_to_none=True)
     return ddp
 
+# %% ../nbs/09_distributed.ipynb #50d3ab67
 def held_back(model, # from `wrap_model`
               last, # whether this is the last micro-batch of the step
               ):

@@ -6,6 +6,7 @@
 from __future__ import annotations
 import json, math, os, sys
 from pathlib import Path
+from fastcore.basics import patch
 from tqdm import tqdm
 
 # %% auto #0
@@ -26,27 +27,33 @@ def read_metrics(path, # a metrics.jsonl
 # %% ../nbs/11_metrics.ipynb #9f74a2ef
 def finite_json(record) -> str:
     "One line of JSON; numbers that are not finite become strings, since JSON has no name for them."
-    return json.dumps({k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()})
+    odd = lambda v: isinstance(v, float) and not math.isfinite(v)
+    return json.dumps({k: str(v) if odd(v) else v for k, v in record.items()})
 
+# %% ../nbs/11_metrics.ipynb #20f8c645
 class MetricsLog:
     "Appends records to a metrics.jsonl whose lines after step `keep` are dropped first (0: a new file)."
     def __init__(self, path, keep=0):
         self.path = Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        kept = [r for r in read_metrics(path, None) if r.get("step", 0) <= keep] if keep and self.path.exists() else []
+        old = read_metrics(path, None) if keep and self.path.exists() else []
+        lines = [finite_json(r) + "\n" for r in old if r.get("step", 0) <= keep]
         tmp = self.path.with_name(f".{self.path.name}.tmp")
-        tmp.write_text("".join(finite_json(r) + "\n" for r in kept), encoding="utf-8")
+        tmp.write_text("".join(lines), encoding="utf-8")
         os.replace(tmp, self.path)
         self.file = open(self.path, "a", encoding="utf-8")
 
-    def write(self, record): self.file.write(finite_json(record) + "\n"); self.file.flush()
+    def write(self, record):
+        self.file.write(finite_json(record) + "\n")
+        self.file.flush()
 
-# %% ../nbs/11_metrics.ipynb #20f8c645
+# %% ../nbs/11_metrics.ipynb #dc7504db
 def clock(seconds) -> str:
     "Seconds as 1:05 or 2:03:04."
     h, m = divmod(int(seconds) // 60, 60)
     return f"{h}:{m:02d}:{int(seconds) % 60:02d}" if h else f"{m}:{int(seconds) % 60:02d}"
 
+# %% ../nbs/11_metrics.ipynb #0553d7f9
 def describe(record, # a step's record
              left=None, # seconds that are left
              ) -> str:
@@ -54,31 +61,40 @@ def describe(record, # a step's record
     return (f"loss {record['loss']:.3f}  lr {record['lr']:.2e}  {record['tokens_per_second']:,.0f} tokens/s"
             + (f"  {clock(left)} left" if left is not None else ""))
 
-# %% ../nbs/11_metrics.ipynb #269763ab
+# %% ../nbs/11_metrics.ipynb #9d37d537
 class Progress:
     "A bar on a terminal, or a line every `interval` steps elsewhere; `total` steps, of which `done` lie behind."
     def __init__(self, total, done=0, interval=12, show=True):
-        self.total, self.done, self.first, self.interval, self.show, self.seconds = total, done, done, interval, show, 0.0
-        self.bar = tqdm(total=total, initial=done, unit="step", dynamic_ncols=True) if show and sys.stderr.isatty() else None
+        self.total, self.done, self.first, self.interval = total, done, done, interval
+        self.show, self.seconds = show, 0.0
+        drawn = show and sys.stderr.isatty()
+        self.bar = tqdm(total=total, initial=done, unit="step", dynamic_ncols=True) if drawn else None
 
-    def update(self, record, # a step's record
-               seconds): # that it took
-        self.done, self.seconds = record["step"], self.seconds + seconds
-        left = self.seconds / max(1, self.done - self.first) * (self.total - self.done)
-        if self.bar is not None: self.bar.set_postfix_str(describe(record)); self.bar.update(self.done - self.bar.n)
-        elif self.show and (self.done % self.interval == 0 or self.done == self.total):
-            print(f"step {self.done}/{self.total}  {describe(record, left)}", flush=True)
+# %% ../nbs/11_metrics.ipynb #95325374
+@patch
+def update(self: Progress, record, # a step's record
+           seconds): # that it took
+    "Show a step that was taken."
+    self.done, self.seconds = record["step"], self.seconds + seconds
+    left = self.seconds / max(1, self.done - self.first) * (self.total - self.done)
+    if self.bar is not None: self.bar.set_postfix_str(describe(record)); self.bar.update(self.done - self.bar.n)
+    elif self.show and (self.done % self.interval == 0 or self.done == self.total):
+        print(f"step {self.done}/{self.total}  {describe(record, left)}", flush=True)
 
-    def say(self, text):
-        "A line of text that does not disturb the bar."
-        if self.show: self.bar.write(text) if self.bar is not None else print(text, flush=True)
+# %% ../nbs/11_metrics.ipynb #5605f033
+@patch
+def say(self: Progress, text):
+    "A line of text that does not disturb the bar."
+    if self.show: self.bar.write(text) if self.bar is not None else print(text, flush=True)
 
-    def close(self):
-        if self.bar is not None: self.bar.close()
+@patch
+def close(self: Progress):
+    "Leave the bar as it stands."
+    if self.bar is not None: self.bar.close()
 
 # %% ../nbs/11_metrics.ipynb #60c110c5
 class WandbLog:
-    "Sends records to Weights & Biases; after any failure it says so once and does nothing more. `id` names the run there."
+    "Sends records to Weights & Biases; after a failure it says so once and does no more. `id` names the run there."
     def __init__(self, project, # its project
                  name, # of the run
                  config, # a dict
@@ -96,14 +112,22 @@ class WandbLog:
     def guarded(self, f):
         "Call `f`; whatever it raises ends the logging, not the run."
         try: f()
-        except Exception as e: self.run = None; self.say(f"Weights & Biases is off: {str(e).splitlines()[0] if str(e) else type(e).__name__}")
+        except Exception as e:
+            self.run = None
+            self.say(f"Weights & Biases is off: {str(e).splitlines()[0] if str(e) else type(e).__name__}")
 
-    def log(self, record):
-        numbers = {f"{record['kind']}/{k}" if "kind" in record else k: v for k, v in record.items() if isinstance(v, (int, float))}
-        if self.run: self.guarded(lambda: self.run.log(numbers, step=record["step"]))
+# %% ../nbs/11_metrics.ipynb #5d83ca07
+@patch
+def log(self: WandbLog, record):
+    "Send the numbers of a record."
+    prefix = f"{record['kind']}/" if "kind" in record else ""
+    numbers = {prefix + k: v for k, v in record.items() if isinstance(v, (int, float))}
+    if self.run: self.guarded(lambda: self.run.log(numbers, step=record["step"]))
 
-    def close(self):
-        if self.run: self.guarded(self.run.finish)
+@patch
+def close(self: WandbLog):
+    "End the run there."
+    if self.run: self.guarded(self.run.finish)
 
 # %% ../nbs/11_metrics.ipynb #03e86782
 def smooth(values, # numbers
@@ -111,5 +135,7 @@ def smooth(values, # numbers
            ) -> list[float]:
     "Exponential average of `values`, corrected for its start. Kingma and Ba 2014, section 3."
     out, mean = [], 0.0
-    for i, v in enumerate(values, 1): mean = beta * mean + (1 - beta) * v; out.append(mean / (1 - beta**i))
+    for i, v in enumerate(values, 1):
+        mean = beta * mean + (1 - beta) * v
+        out.append(mean / (1 - beta**i))
     return out

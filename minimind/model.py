@@ -15,8 +15,8 @@ from .attention import Attention, RMSNorm, document_mask
 from .moe import FeedForward, MOEFeedForward
 
 # %% auto #0
-__all__ = ['MiniMindBlock', 'MiniMindModel', 'check_length', 'next_token_loss', 'CausalLMOutput', 'MiniMindForCausalLM',
-           'init_weights', 'count_parameters', 'pick', 'generate']
+__all__ = ['MiniMindBlock', 'check_length', 'MiniMindModel', 'next_token_loss', 'init_weights', 'CausalLMOutput',
+           'MiniMindForCausalLM', 'count_parameters', 'pick', 'generate']
 
 # %% ../nbs/04_model.ipynb #68cb105c
 class MiniMindBlock(nn.Module):
@@ -28,13 +28,21 @@ class MiniMindBlock(nn.Module):
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 
     def forward(self, x, cos, sin, mask=None, past=None, real=None):
-        "The stream after this block, and the keys and values for `past`; `real` (B, T) bool marks non-padding for a router."
+        "The stream after the block, and keys and values for `past`; `real` (B, T) bool marks non-padding for a router."
         gathered, kv = self.self_attn(self.input_layernorm(x), cos, sin, mask, past)
         x = x + gathered
         thought = self.post_attention_layernorm(x)
         return x + (self.mlp(thought, real) if isinstance(self.mlp, MOEFeedForward) else self.mlp(thought)), kv
 
-# %% ../nbs/04_model.ipynb #f5171e84
+# %% ../nbs/04_model.ipynb #f582f1d9
+def check_length(length, # tokens, those in the cache included
+                 config): # its `max_position_embeddings` is the limit
+    "Raise `UserError` when a sequence of `length` tokens has more positions than the model."
+    limit = config.max_position_embeddings
+    if length > limit:
+        raise UserError(f"{length} tokens are more than max_position_embeddings {limit}: shorten the text")
+
+# %% ../nbs/04_model.ipynb #c7432bae
 class MiniMindModel(nn.Module):
     "Token ids (B, T) to hidden states (B, T, D), without the output head."
     def __init__(self, config: MiniMindConfig):
@@ -51,20 +59,19 @@ class MiniMindModel(nn.Module):
                 past_key_values=None): # what an earlier call returned, for the tokens before these
         "Hidden states (B, T, D), keys and values per layer, and the summed balance terms of the layers."
         start = past_key_values[0][0].shape[2] if past_key_values else 0
+        if start and document_ids is not None: raise UserError("a cache continues one text: give it no document_ids")
         check_length(start + input_ids.shape[1], self.config)
         if document_ids is None: where, mask, real = slice(start, start + input_ids.shape[1]), None, None
-        else: where, mask, real = document_positions(document_ids)[:, None], document_mask(document_ids), document_ids >= 0
+        else:
+            where, real = document_positions(document_ids)[:, None], document_ids >= 0
+            mask = document_mask(document_ids)
         x, cos, sin, kvs = self.embed_tokens(input_ids), self.freqs_cos[where], self.freqs_sin[where], []
         x = F.dropout(x, self.config.dropout, self.training)
         for i, layer in enumerate(self.layers):
             x, kv = layer(x, cos, sin, mask, past_key_values[i] if past_key_values else None, real)
             kvs.append(kv)
-        return self.norm(x), kvs, sum(layer.mlp.aux_loss for layer in self.layers) if self.config.use_moe else x.new_zeros(())
-
-def check_length(length, config):
-    "Raise `UserError` when a sequence of `length` tokens has more positions than the model."
-    if length > config.max_position_embeddings:
-        raise UserError(f"{length} tokens are more than max_position_embeddings {config.max_position_embeddings}: shorten the text")
+        aux = sum(layer.mlp.aux_loss for layer in self.layers) if self.config.use_moe else x.new_zeros(())
+        return self.norm(x), kvs, aux
 
 # %% ../nbs/04_model.ipynb #920685b4
 def next_token_loss(logits, # (B, T, V)
@@ -76,7 +83,13 @@ def next_token_loss(logits, # (B, T, V)
     total = F.cross_entropy(logits.flatten(0, 1).float(), targets, ignore_index=-100, reduction="sum")
     return total / ((targets != -100).sum().clamp(min=1) if num_items_in_batch is None else num_items_in_batch)
 
-# %% ../nbs/04_model.ipynb #c48ac76e
+# %% ../nbs/04_model.ipynb #06013200
+def init_weights(module, # each module of the model in turn
+                 std): # standard deviation
+    "Draw the weights of a linear or embedding layer from a normal distribution with mean 0, in place."
+    if isinstance(module, (nn.Linear, nn.Embedding)): nn.init.normal_(module.weight, std=std)
+
+# %% ../nbs/04_model.ipynb #21ab0a35
 @dataclass
 class CausalLMOutput:
     "What the model returns; `loss` is None without labels."
@@ -85,6 +98,7 @@ class CausalLMOutput:
     logits: torch.Tensor # (B, T, V)
     past_key_values: list # keys and values of each layer, (B, K, S, head_dim)
 
+# %% ../nbs/04_model.ipynb #85351ab8
 class MiniMindForCausalLM(nn.Module):
     "The language model; its state dict has MiniMind's and Qwen3's names. `config` defaults to the 64M dense model."
     def __init__(self, config: MiniMindConfig = None):
@@ -104,13 +118,8 @@ class MiniMindForCausalLM(nn.Module):
         "Scores for every next token and, with labels, the loss."
         hidden, kvs, aux = self.model(input_ids, document_ids, past_key_values)
         logits = self.lm_head(hidden)
-        return CausalLMOutput(None if labels is None else next_token_loss(logits, labels, num_items_in_batch), aux, logits, kvs)
-
-# %% ../nbs/04_model.ipynb #06013200
-def init_weights(module, # each module of the model in turn
-                 std): # standard deviation
-    "Draw the weights of a linear or embedding layer from a normal distribution with mean 0, in place."
-    if isinstance(module, (nn.Linear, nn.Embedding)): nn.init.normal_(module.weight, std=std)
+        loss = None if labels is None else next_token_loss(logits, labels, num_items_in_batch)
+        return CausalLMOutput(loss, aux, logits, kvs)
 
 # %% ../nbs/04_model.ipynb #40a97216
 def count_parameters(model) -> int:
@@ -152,12 +161,14 @@ def generate(model, # a `MiniMindForCausalLM`
     eos = config.eos_token_id if eos_token_id is None else eos_token_id
     done, past, new = torch.zeros_like(input_ids[:, :1], dtype=torch.bool), None, input_ids
     model.eval()
-    for _ in range(max_new_tokens):
-        out = model(new, past_key_values=past)
-        new, past = pick(out.logits[:, -1], temperature, top_k, top_p, generator).masked_fill(done, eos), out.past_key_values
-        input_ids, done = torch.cat((input_ids, new), 1), done | (new == eos)
-        if done.all(): break
-    model.train(was_training)
+    try:
+        for _ in range(max_new_tokens):
+            with torch.compiler.set_stance("force_eager"):  # each call has a new shape
+                out = model(new, past_key_values=past)
+            new = pick(out.logits[:, -1], temperature, top_k, top_p, generator).masked_fill(done, eos)
+            past, input_ids, done = out.past_key_values, torch.cat((input_ids, new), 1), done | (new == eos)
+            if done.all(): break
+    finally: model.train(was_training)
     return input_ids
 
 MiniMindForCausalLM.generate = generate

@@ -20,13 +20,14 @@ def splitmix64(x) -> np.ndarray:
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
 
-# %% ../nbs/08_sampler.ipynb #fbf0d6a2
+# %% ../nbs/08_sampler.ipynb #573e544c
 def mixed_key(*parts) -> int:
     "One 64-bit number from several integers, such as (seed, epoch, position)."
     key = np.zeros(1, np.uint64)
     for part in parts: key = splitmix64(key ^ splitmix64([part % 2**64]))
     return int(key[0])
 
+# %% ../nbs/08_sampler.ipynb #2c5235f8
 def epoch_order(n, # rows in an epoch
                 seed, # of the run
                 epoch, # 0, 1, ...
@@ -72,6 +73,7 @@ def steps_in_epoch(n, global_batch) -> int:
     "Optimizer steps in an epoch of `n` rows; the last may be smaller."
     return -(-n // global_batch)
 
+# %% ../nbs/08_sampler.ipynb #75f028c7
 def rows_in_run(n, # rows in an epoch
                 global_batch, # rows in an optimizer step
                 epochs, # passes over the data
@@ -87,6 +89,6 @@ def extend_ledger(ledger, # hex digest so far, '' at the start of a run
                   rows, # row numbers of the whole global batch, in order
                   tokens, # their tokens, (rows, T)
                   ) -> str:
-    "sha256(ledger, row numbers, tokens), hex; independent of the machine's byte order and of how the tokens are stored."
+    "sha256(ledger, row numbers, tokens), hex; independent of the machine's byte order and of the tokens' number type."
     rows, tokens = np.asarray(rows).astype("<i8"), np.asarray(tokens).astype("<u4")
     return hashlib.sha256(bytes.fromhex(ledger) + rows.tobytes() + tokens.tobytes()).hexdigest()

@@ -4,26 +4,37 @@
 
 # %% ../nbs/12_trainer.ipynb #50ea1237
 from __future__ import annotations
-import math, platform, signal, threading, time, uuid
+import json, math, platform, signal, threading, time, uuid
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import asdict, dataclass
 import torch
 from fastcore.basics import patch
 from torch.utils.data import DataLoader
-from .config import PretrainConfig, UserError
+from .config import PretrainConfig, UserError, weight_name
 from .model import MiniMindForCausalLM
 from .corpus import write_corpus
 from .tokenizer import load_tokenizer
 from .dataset import Documents, PretrainDataset, count_targets, empty_batch, tokenise
-from .sampler import SkipBatchSampler, epoch_order, extend_ledger, micro_batches, mixed_key, rows_in_run, steps_in_epoch
-from .distributed import all_sum, choose_dtype, from_main, held_back, init_distributed_mode, together, wrap_model
+from .sampler import (SkipBatchSampler, epoch_order, extend_ledger, micro_batches, mixed_key, rows_in_run,
+                              steps_in_epoch)
+from .distributed import (all_sum, choose_dtype, from_main, held_back, init_distributed_mode, together,
+                                  wrap_model)
 from .checkpoint import CheckpointStore, RunLock, json_or_none, lm_checkpoint, load_original, load_resume
 from .metrics import MetricsLog, Progress, WandbLog
 
 # %% auto #0
-__all__ = ['STOP_SIGNALS', 'Plan', 'make_plan', 'learning_rate', 'keyed_randomness', 'load_data', 'make_model', 'load_strictly',
-           'make_optimizer', 'interrupt_after', 'stop_on_signals', 'NotFinite', 'Trainer']
+__all__ = ['STOP_SIGNALS', 'PLACE', 'MAY_CHANGE', 'learning_rate', 'Plan', 'make_plan', 'keyed_randomness', 'load_data',
+           'load_strictly', 'model_shape', 'make_model', 'make_optimizer', 'load_optimizer', 'interrupt_after',
+           'stop_on_signals', 'Trainer', 'NotFinite']
+
+# %% ../nbs/12_trainer.ipynb #24bdbf9d
+def learning_rate(progress, # share of the run's rows that were consumed, 0 to 1
+                  peak, # largest rate
+                  warmup=0.0, # share of the run over which it rises
+                  ) -> float:
+    "Cosine from `peak` to a tenth of it, times a linear rise from a tenth during the warm-up. SGDR, eq. 5."
+    rise = min(1.0, 0.1 + 0.9 * progress / warmup) if warmup else 1.0
+    return peak * rise * (0.1 + 0.45 * (1 + math.cos(math.pi * progress)))
 
 # %% ../nbs/12_trainer.ipynb #5049f9e1
 @dataclass
@@ -41,38 +52,32 @@ class Plan:
     weight_decay: float # AdamW's
     grad_clip: float # largest norm of the gradient
 
-    @property
-    def total_rows(self) -> int: return rows_in_run(self.rows, self.global_batch, self.epochs, self.max_steps)
-
-    def lr(self, epoch, position) -> float:
-        "Learning rate of the optimizer step that starts there."
-        progress = min(1.0, (epoch * self.rows + position) / self.total_rows)
-        return learning_rate(progress, self.learning_rate, self.warmup_ratio)
-
-    def steps_left(self, epoch, position, # rows consumed of that epoch
-                   steps) -> int: # optimizer steps so far
-        "Optimizer steps from there to the end of the run."
-        if self.max_steps: return max(0, self.max_steps - steps)
-        if epoch >= self.epochs: return 0
-        return steps_in_epoch(self.rows - position, self.global_batch) + (self.epochs - epoch - 1) * steps_in_epoch(self.rows, self.global_batch)
-
+# %% ../nbs/12_trainer.ipynb #3ce27c25
 def make_plan(config, # a `PretrainConfig`
               rows, # in an epoch
               world_size, # processes at the start of the run
               ) -> Plan:
     "The plan of a run that starts now."
-    same = {k: getattr(config, k) for k in ("epochs", "max_steps", "batch_size", "accumulation_steps", "seed", "learning_rate",
-                                            "warmup_ratio", "weight_decay", "grad_clip")}
+    same = {k: getattr(config, k) for k in ("epochs", "max_steps", "batch_size", "accumulation_steps", "seed",
+                                            "learning_rate", "warmup_ratio", "weight_decay", "grad_clip")}
     return Plan(rows=rows, global_batch=config.batch_size * config.accumulation_steps * world_size, **same)
 
-# %% ../nbs/12_trainer.ipynb #1f4f9bf4
-def learning_rate(progress, # share of the run's rows that were consumed, 0 to 1
-                  peak, # largest rate
-                  warmup=0.0, # share of the run over which it rises
-                  ) -> float:
-    "Cosine from `peak` to a tenth of it, times a linear rise from a tenth during the warm-up."
-    rise = min(1.0, 0.1 + 0.9 * progress / warmup) if warmup else 1.0
-    return peak * rise * (0.1 + 0.45 * (1 + math.cos(math.pi * progress)))
+# %% ../nbs/12_trainer.ipynb #9bb03ab4
+@patch
+def lr(self: Plan, epoch, position) -> float:
+    "Learning rate of the optimizer step that starts there."
+    total = rows_in_run(self.rows, self.global_batch, self.epochs, self.max_steps)
+    return learning_rate(min(1.0, (epoch * self.rows + position) / total), self.learning_rate, self.warmup_ratio)
+
+# %% ../nbs/12_trainer.ipynb #768d1537
+@patch
+def steps_left(self: Plan, epoch, position, # rows consumed of that epoch
+               steps) -> int: # optimizer steps so far
+    "Optimizer steps from there to the end of the run."
+    if self.max_steps: return max(0, self.max_steps - steps)
+    if epoch >= self.epochs: return 0
+    whole = steps_in_epoch(self.rows, self.global_batch)
+    return steps_in_epoch(self.rows - position, self.global_batch) + (self.epochs - epoch - 1) * whole
 
 # %% ../nbs/12_trainer.ipynb #d7edc117
 @contextmanager
@@ -89,59 +94,78 @@ def load_data(config, # a `PretrainConfig`
               progress=True, # show a bar while tokenising
               ) -> tuple:
     "Tokenizer, training rows, and validation rows or None. Raises `UserError`."
-    tokenizer, files = load_tokenizer(config.tokenizer_path or None), config.data_path
-    if not files:
-        files = [config.path("cache_dir") / f"builtin-{config.corpus_size}.jsonl"]
-        files[0].parent.mkdir(parents=True, exist_ok=True)
-        write_corpus(files[0], config.corpus_size)
-    fraction = 0.0 if config.val_path else config.val_fraction
-    kw = dict(cache_dir=config.path("cache_dir"), text_field=config.text_field, control=config.packing == "none", progress=progress)
-    folder = tokenise(files, tokenizer, val_fraction=fraction, **kw)
+    tokenizer, files, cache = load_tokenizer(config.tokenizer_path or None), config.data_path, config.path("cache_dir")
+    if not files: files = [write_corpus(cache / f"builtin-{config.corpus_size}.jsonl", config.corpus_size)]
+    kw = dict(cache_dir=cache, text_field=config.text_field, control=config.packing == "none", progress=progress)
+    folder = tokenise(files, tokenizer, val_fraction=0.0 if config.val_path else config.val_fraction, **kw)
     data = PretrainDataset(Documents(folder), tokenizer, config.max_seq_len, config.packing)
     if len(data) < config.batch_size:
-        raise UserError(f"{files[0]} makes {len(data)} rows of {config.max_seq_len} tokens, fewer than one batch (batch_size "
-                        f"{config.batch_size}): lower --batch_size or --max_seq_len, or add text")
-    held_out = Documents(tokenise(config.val_path, tokenizer, **kw)) if config.val_path else Documents(folder, "val")
-    return tokenizer, data, PretrainDataset(held_out, tokenizer, config.max_seq_len) if len(held_out) else None
+        raise UserError(f"{files[0]} makes {len(data)} rows of {config.max_seq_len} tokens, fewer than one batch "
+                        f"(batch_size {config.batch_size}): lower --batch_size or --max_seq_len, or add text")
+    val = Documents(tokenise(config.val_path, tokenizer, **kw)) if config.val_path else Documents(folder, "val")
+    return tokenizer, data, PretrainDataset(val, tokenizer, config.max_seq_len) if len(val) else None
 
 # %% ../nbs/12_trainer.ipynb #78433d5c
-def make_model(config, # a `PretrainConfig`
-               tokenizer, # decides the vocabulary
-               device) -> MiniMindForCausalLM:
-    "The model of this run with its initial weights: drawn from the seed, or read from `--from_weight`."
-    mc = config.model_config(vocab_size=tokenizer.vocab_size, bos_token_id=tokenizer.bos_id, eos_token_id=tokenizer.eos_id)
-    if config.max_seq_len > mc.max_position_embeddings:
-        raise UserError(f"max_seq_len {config.max_seq_len} is more than max_position_embeddings {mc.max_position_embeddings}")
-    with keyed_randomness(config.seed): model = MiniMindForCausalLM(mc)
-    if config.from_weight != "none":
-        path = config.path("save_dir") / f"{config.from_weight}_{config.hidden_size}{'_moe' if config.use_moe else ''}.pth"
-        load_strictly(model, load_original(path), path)
-    return model.to(device)
-
 def load_strictly(model, state, # name -> tensor
                   where): # named in messages
     "Copy `state` into `model`. Raises `UserError` for the first tensor that is missing, extra or of another shape."
     own = model.state_dict()
     if not isinstance(state, dict): raise UserError(f"{where} is a {type(state).__name__}, not weights by name")
-    if missing := sorted(own.keys() - state.keys()): raise UserError(f"{where} lacks {missing[0]} ({len(missing)} missing)")
-    if extra := sorted(state.keys() - own.keys()): raise UserError(f"{where} has {extra[0]}, which this model has not ({len(extra)} extra)")
+    if missing := sorted(own.keys() - state.keys()):
+        raise UserError(f"{where} lacks {missing[0]} ({len(missing)} missing)")
+    if extra := sorted(state.keys() - own.keys()):
+        raise UserError(f"{where} has {extra[0]}, which this model has not ({len(extra)} extra)")
     for name, tensor in own.items():
-        if state[name].shape != tensor.shape:
-            raise UserError(f"{where}: {name} is {tuple(state[name].shape)}, this model's is {tuple(tensor.shape)}")
+        given = tuple(getattr(state[name], "shape", ()))
+        if given != tensor.shape: raise UserError(f"{where}: {name} is {given}, this model's is {tuple(tensor.shape)}")
     model.load_state_dict(state)
 
+# %% ../nbs/12_trainer.ipynb #acb1638f
+def model_shape(config, # a `PretrainConfig`
+                tokenizer): # decides the vocabulary
+    "The `MiniMindConfig` of a run with this tokenizer. Raises `UserError` for rows that its positions can't hold."
+    shape = config.model_config(vocab_size=tokenizer.vocab_size, bos_token_id=tokenizer.bos_id,
+                                eos_token_id=tokenizer.eos_id)
+    if config.max_seq_len > (most := shape.max_position_embeddings):
+        raise UserError(f"max_seq_len {config.max_seq_len} is more than max_position_embeddings {most}: lower it")
+    return shape
+
+# %% ../nbs/12_trainer.ipynb #389af1d2
+def make_model(config, # a `PretrainConfig`
+               tokenizer, # decides the vocabulary
+               device) -> MiniMindForCausalLM:
+    "The model with its initial weights: drawn from the seed, or read from `--from_weight`. Raises `UserError`."
+    shape = model_shape(config, tokenizer)
+    with keyed_randomness(config.seed): model = MiniMindForCausalLM(shape)
+    if config.from_weight != "none":
+        path = config.path("save_dir") / f"{weight_name(config.from_weight, config)}.pth"
+        load_strictly(model, load_original(path), path)
+    return model.to(device)
+
+# %% ../nbs/12_trainer.ipynb #34c5706a
 def make_optimizer(model, plan) -> torch.optim.Optimizer:
     "torch's AdamW over all parameters, fused where the device has it. Loshchilov and Hutter 2017."
-    kinds = {p.device.type for p in model.parameters()}
-    return torch.optim.AdamW(model.parameters(), lr=plan.learning_rate, weight_decay=plan.weight_decay, fused=kinds <= {"cpu", "cuda"})
+    fused = {p.device.type for p in model.parameters()} <= {"cpu", "cuda"}
+    return torch.optim.AdamW(model.parameters(), lr=plan.learning_rate, weight_decay=plan.weight_decay, fused=fused)
+
+# %% ../nbs/12_trainer.ipynb #e71db746
+def load_optimizer(optimizer, # from `make_optimizer`
+                   state): # its state in a resume file, ours or the original's
+    "Take over the moments in `state`; the settings stay. Raises `UserError` when they don't fit."
+    settings = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
+    try:
+        groups = [g | s for g, s in zip(state["param_groups"], settings, strict=True)]
+        optimizer.load_state_dict(dict(state, param_groups=groups))
+    except (ValueError, KeyError, TypeError) as e:
+        raise UserError(f"the checkpoint's optimizer is not this model's ({e})") from None
 
 # %% ../nbs/12_trainer.ipynb #9b6f1adf
 @contextmanager
 def interrupt_after():
     "A `KeyboardInterrupt` that arrives inside is raised at the end of the block."
-    if threading.current_thread() is not threading.main_thread(): yield; return
     caught, before = [], signal.getsignal(signal.SIGINT)
-    if before is not signal.default_int_handler: yield; return  # somebody else, `Trainer.fit` for one, looks after it
+    if threading.current_thread() is not threading.main_thread() or before is not signal.default_int_handler:
+        yield; return  # no interrupt comes here, or `Trainer.fit` looks after it
     signal.signal(signal.SIGINT, lambda *args: caught.append(args))
     try: yield
     finally: signal.signal(signal.SIGINT, before)
@@ -164,14 +188,17 @@ def stop_on_signals(request): # called with the signal's name
         for s, handler in before.items(): signal.signal(getattr(signal, s), handler)
 
 # %% ../nbs/12_trainer.ipynb #6d1c67e3
-class NotFinite(RuntimeError):
-    "Loss or gradient were not finite in several steps in a row; the parameters are as before those steps."
+PLACE = dict(epoch=0, position=0, # rows of this epoch that are consumed, by all processes together
+             steps=0, tokens=0, skipped=0, # optimizer steps and target tokens of the whole run; steps skipped
+             ledger="", ledger_before="", # digests after and before the last step
+             last_step=[0, 0, 0]) # its epoch, first position and last position + 1
 
 class Trainer:
     "A pre-training run, from a `PretrainConfig`: `step()`, iterate, or `fit()`; the same in a cell and under torchrun."
     def __init__(self, config: PretrainConfig,
                  say=print, # told what a person should know; on the main process only
                  progress=True): # show bars and lines of progress
+        vars(self).update(PLACE)
         self.config, (self.world, self.device) = config, init_distributed_mode(config.device, config.threads)
         self.say = say if self.world.is_main else lambda text: None
         self.dtype, self.progress = choose_dtype(config.dtype, self.device), progress and self.world.is_main
@@ -180,41 +207,69 @@ class Trainer:
         self.model = together(lambda: make_model(config, self.tokenizer, self.device))
         self.optimizer = make_optimizer(self.model, self.plan)
         self.scaler = torch.amp.GradScaler(self.device.type, init_scale=2.0**14, enabled=self.dtype == torch.float16)
-        self.epoch = self.position = self.steps = self.tokens = self.skipped = self.skipped_in_row = self.failed_saves = 0
-        self.ledger, self.ledger_before, self.last_step, self.run_id, self.wandb_id = "", "", (0, 0, 0), from_main(uuid.uuid4().hex[:12]), None
-        self.saved_at = self.log = self.wandb = self.lock = self.rows = self.rows_at = self.stop_reason = self.stopping = None
-        self.order_of, self.validation, self.launched_at, self.began = None, None, 0, time.monotonic()
+        self.run_id, self.wandb_id, self.record, self.validation = from_main(uuid.uuid4().hex[:12]), None, None, None
+        self.log = self.wandb = self.lock = self.rows = self.rows_at = self.order_of = self.saved_at = None  # as yet
+        self.stop_reason, self.stopping, self.skipped_in_row, self.failed_saves = None, False, 0, 0
+        self.launched_at, self.began = 0, time.monotonic()
         self.store = CheckpointStore(config.name, config.path("checkpoint_dir"), config.path("save_dir"))
         if config.from_resume: self.resume()
         if config.use_compile:
-            for layer in self.model.model.layers: layer.compile()
+            for layer in self.model.model.layers: layer.compile(dynamic=False)
         self.ddp = wrap_model(self.model, self.world, self.device)
 
-    def __repr__(self):
-        return f"Trainer({self.config.name}: step {self.steps} of {self.total_steps}, epoch {self.epoch}, position {self.position})"
+# %% ../nbs/12_trainer.ipynb #3c1ce87b
+@patch(as_prop=True)
+def total_steps(self: Trainer) -> int:
+    "Optimizer steps of the whole run, those behind and those to come."
+    return self.steps + self.plan.steps_left(self.epoch, self.position, self.steps)
 
-    @property
-    def total_steps(self) -> int: return self.steps + self.plan.steps_left(self.epoch, self.position, self.steps)
-    @property
-    def finished(self) -> bool: return self.plan.steps_left(self.epoch, self.position, self.steps) == 0
-    @property
-    def order(self): # the rows in this epoch's order
-        if self.order_of is None or self.order_of[0] != self.epoch:
-            self.order_of = self.epoch, epoch_order(self.plan.rows, self.plan.seed, self.epoch)
-        return self.order_of[1]
+# %% ../nbs/12_trainer.ipynb #250ac96d
+@patch(as_prop=True)
+def finished(self: Trainer) -> bool:
+    "Whether the plan has no step left."
+    return self.plan.steps_left(self.epoch, self.position, self.steps) == 0
 
-# %% ../nbs/12_trainer.ipynb #86cefb8f
+# %% ../nbs/12_trainer.ipynb #a22ccc49
+@patch
+def __repr__(self: Trainer):
+    return (f"Trainer({self.config.name}: step {self.steps} of {self.total_steps}, epoch {self.epoch}, "
+            f"position {self.position} of {self.plan.rows})")
+
+# %% ../nbs/12_trainer.ipynb #b3e06f0d
+@patch
+def order(self: Trainer):
+    "The rows in this epoch's order, (n,) int64."
+    if self.order_of is None or self.order_of[0] != self.epoch:
+        self.order_of = self.epoch, epoch_order(self.plan.rows, self.plan.seed, self.epoch)
+    return self.order_of[1]
+
+# %% ../nbs/12_trainer.ipynb #ea5a006d
+@patch
+def loader(self: Trainer, start):
+    "An iterator over this process's micro-batches from position `start` to the end of the epoch."
+    sampler = SkipBatchSampler(self.order(), self.plan.batch_size, start, self.plan.global_batch, self.world.rank,
+                               self.world.world_size)
+    return iter(DataLoader(self.data, batch_sampler=sampler, collate_fn=lambda batch: batch,
+                           num_workers=self.config.num_workers, pin_memory=self.device.type == "cuda"))
+
+# %% ../nbs/12_trainer.ipynb #2c7501c7
 @patch
 def fetch(self: Trainer, start, stop) -> list[tuple[int, dict]]:
     "This process's micro-batches of the step over positions start ... stop-1: (position of the first row, batch)."
-    c, w = self.config, self.world
-    if self.rows_at != (self.epoch, start):
-        sampler = SkipBatchSampler(self.order, self.plan.batch_size, start, self.plan.global_batch, w.rank, w.world_size)
-        self.rows = iter(DataLoader(self.data, batch_sampler=sampler, collate_fn=lambda batch: batch, num_workers=c.num_workers,
-                                    pin_memory=self.device.type == "cuda"))
+    if self.rows_at != (self.epoch, start): self.rows = self.loader(start)
     self.rows_at = self.epoch, stop
-    mine = micro_batches(start, stop, self.plan.batch_size, w.rank, w.world_size)
+    mine = micro_batches(start, stop, self.plan.batch_size, self.world.rank, self.world.world_size)
     return [(first, next(self.rows)) for first, _ in mine] or [(start, empty_batch())]
+
+# %% ../nbs/12_trainer.ipynb #e092ddea
+@patch
+def forward(self: Trainer, first, # position of the micro-batch's first row
+            batch, # on the trainer's device
+            n_targets): # targets of the whole step, over all processes
+    "The model's output for a micro-batch; its loss is the batch's share of the step's mean."
+    with keyed_randomness(self.plan.seed, self.epoch, first, active=self.config.dropout > 0, device=self.device), \
+         torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
+        return self.ddp(**batch, num_items_in_batch=n_targets)
 
 # %% ../nbs/12_trainer.ipynb #711a6719
 @patch
@@ -222,24 +277,22 @@ def backward(self: Trainer, batches, # from `fetch`
              n_targets, # targets of the whole step, over all processes
              ) -> list[float]:
     "Add the step's gradient to the parameters; returns this process's share of the loss and of the balance term."
-    shares, c = [], self.config
+    shares = []
     for i, (first, batch) in enumerate(batches):
         weight = count_targets(batch["labels"]) / n_targets
         batch = {k: v.to(self.device, non_blocking=True) for k, v in batch.items()}
         with held_back(self.ddp, last=i == len(batches) - 1):
-            with keyed_randomness(self.plan.seed, self.epoch, first, active=c.dropout > 0, device=self.device), \
-                 torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
-                out = self.ddp(**batch, num_items_in_batch=n_targets)
+            out = self.forward(first, batch, n_targets)
             loss, aux = out.loss, out.aux_loss * weight
-            self.scaler.scale((loss + aux) * self.world.world_size).backward()
+            self.scaler.scale((loss + aux) * self.world.world_size).backward()  # DDP averages; we want the sum
         shares.append(torch.stack((loss.detach(), aux.detach())))
-    return torch.stack(shares).double().sum(0).tolist() if self.device.type != "mps" else torch.stack(shares).cpu().double().sum(0).tolist()
+    return torch.stack(shares).cpu().double().sum(0).tolist()
 
 # %% ../nbs/12_trainer.ipynb #7f9e9a36
 @patch
 def update(self: Trainer, loss, # of the whole step
            lr) -> float:
-    "Clip the gradient and take the optimizer step, or skip it when something is not finite; returns the gradient's norm."
+    "Clip the gradient and take the optimizer step, or skip it when not finite; returns the gradient's norm."
     for group in self.optimizer.param_groups: group["lr"] = lr
     self.scaler.unscale_(self.optimizer)
     norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.plan.grad_clip))
@@ -249,230 +302,331 @@ def update(self: Trainer, loss, # of the whole step
     self.optimizer.zero_grad(set_to_none=True)
     return norm
 
-# %% ../nbs/12_trainer.ipynb #c2fddf00
-@patch
-def step(self: Trainer) -> dict:
-    "One optimizer step on all processes; returns its record. An interrupt waits until it is complete. Raises `NotFinite`."
-    if self.finished: raise UserError(f"the run is complete after {self.steps} steps")
-    self.begin()
-    with interrupt_after(): record = self.one_step()
-    if self.skipped_in_row >= self.config.max_skipped:
-        raise NotFinite(f"loss or gradient not finite in {self.skipped_in_row} steps in a row, the last one step {record['step']} (learning rate "
-                        f"{record['lr']:.2e}, rows {record['first_rows']} ...); the parameters are those before: lower --learning_rate or look at the rows")
-    return record
+# %% ../nbs/12_trainer.ipynb #e5b77828
+class NotFinite(RuntimeError):
+    "Loss or gradient were not finite in several steps in a row; the parameters are as before those steps."
 
-@patch
-def one_step(self: Trainer) -> dict:
-    "The work of `step`, without its guard."
-    began, plan = time.perf_counter(), self.plan
-    start, stop = self.position, min(self.position + plan.global_batch, plan.rows)
-    batches = self.fetch(start, stop)
-    waited = time.perf_counter() - began
-    n_targets = int(all_sum([sum(count_targets(b["labels"]) for _, b in batches)], self.device)[0])
-    lr = plan.lr(self.epoch, start)
-    loss, aux, stopping = all_sum(self.backward(batches, max(1, n_targets)) + [self.stop_reason is not None], self.device)
-    norm, skipped = self.update(loss, lr), self.skipped
-    self.last_step = self.epoch, start, stop
-    self.steps, self.position, self.tokens, self.stopping = self.steps + 1, stop, self.tokens + n_targets, stopping > 0
-    if self.world.is_main:
-        rows = self.order[start:stop]
-        self.ledger_before, self.ledger = self.ledger, extend_ledger(self.ledger, rows, self.data.__getitems__(rows)["input_ids"])
-    seconds = time.perf_counter() - began
-    record = dict(epoch=self.epoch, step=self.steps, position=stop, rows=stop - start, tokens=n_targets, loss=loss, aux_loss=aux, grad_norm=norm,
-                  lr=lr, tokens_per_second=n_targets / seconds, data_wait=waited / seconds, world_size=self.world.world_size, ledger=self.ledger)
-    if self.skipped_in_row: record |= dict(kind="skip", first_rows=self.order[start:stop][:8].tolist())
-    if stop == plan.rows: self.epoch, self.position = self.epoch + 1, 0
-    self.write(record)
-    return record
-
-# %% ../nbs/12_trainer.ipynb #c198d7e0
+# %% ../nbs/12_trainer.ipynb #9f71f1ed
 @patch
 def fingerprints(self: Trainer) -> dict:
     "What a resume must find unchanged: the model's configuration, the tokenizer, the data, how it is packed into rows."
-    return dict(model=asdict(self.model.config), tokenizer=self.tokenizer.fingerprint, data=self.data.documents.info["sha256"],
+    return dict(model=asdict(self.model.config), tokenizer=self.tokenizer.fingerprint,
+                data=self.data.documents.info["sha256"],
                 packing=f"{self.config.packing}, rows of {self.config.max_seq_len}")
 
+# %% ../nbs/12_trainer.ipynb #8acfd424
 @patch
 def machine(self: Trainer) -> dict:
     "What exact bits depend on besides the run itself."
     return dict(world_size=self.world.world_size, device=self.device.type, dtype=str(self.dtype).removeprefix("torch."),
                 threads=torch.get_num_threads(), torch=str(torch.__version__), processor=platform.machine())
 
-# %% ../nbs/12_trainer.ipynb #a57a202d
+# %% ../nbs/12_trainer.ipynb #6b3ee34d
+@patch
+def check_weights(self: Trainer):
+    "Raise `UserError` when weights that are no run's of ours lie where this run's would."
+    theirs = self.store.visible["weights.pth"]
+    if not self.store.generations() and theirs.is_file() and not theirs.is_symlink():
+        raise UserError(f"{theirs} exists and is not of this run: choose another --save_weight or --save_dir, or give "
+                        "--overwrite 1 (it is then renamed)")
+
+# %% ../nbs/12_trainer.ipynb #aa6c246c
 @patch
 def check_nothing_lost(self: Trainer):
     "Raise `UserError` when a fresh start would replace a run of another plan, unless `--overwrite 1`."
     if self.config.overwrite: return
-    found, mine = [json_or_none(g / "manifest.json") for g in self.store.generations()[:1]], dict(plan=asdict(self.plan), fingerprints=self.fingerprints())
-    theirs = self.store.visible["weights.pth"]
-    if not found and theirs.is_file() and not theirs.is_symlink():
-        raise UserError(f"{theirs} exists and is not of this run: choose another --save_weight or --save_dir, or give --overwrite 1 (it is then renamed)")
-    for old in found:
+    self.check_weights()
+    for old in map(lambda g: json_or_none(g / "manifest.json"), self.store.generations()[:1]):
+        mine = json.loads(json.dumps(dict(plan=asdict(self.plan), fingerprints=self.fingerprints())))
         if old is None or any(old.get(k) != v for k, v in mine.items()):
-            raise UserError(f"{self.store.checkpoint_dir} holds a run {self.config.name} with another plan: continue it with --from_resume 1 and its "
-                            "flags, choose another --save_weight, or give --overwrite 1")
+            raise UserError(f"{self.store.checkpoint_dir} holds a run {self.config.name} with another plan: go on with "
+                            "--from_resume 1 and its flags, choose another --save_weight, or give --overwrite 1")
         self.say(f"starting afresh; run {old['run_id']} of the same plan is moved aside at the first save")
 
-# %% ../nbs/12_trainer.ipynb #55240014
+# %% ../nbs/12_trainer.ipynb #96383647
 @patch
-def begin(self: Trainer):
-    "Take the lock on this run's name and open its record, once."
-    if self.log is not None: return
-    def take():
-        if not self.world.is_main: return
-        if not self.steps: self.check_nothing_lost()
-        self.lock = RunLock(self.store, self.run_id)
-        if self.steps:
-            for generation in self.store.generations():
-                if int(generation.name) > self.steps: self.store.set_aside(generation)  # damaged, or undone by going back
-        try: self.log = MetricsLog(self.config.path("save_dir") / f"{self.config.name}_metrics.jsonl", keep=self.steps)
-        except OSError as e: raise UserError(f"cannot write to {self.config.path('save_dir')}: {e.strerror.lower()}") from None
-    together(take)
-    self.log = self.log or False
-    if self.world.is_main and self.config.use_wandb:
-        self.wandb = WandbLog(self.config.wandb_project, self.config.name, asdict(self.config), self.wandb_id, self.say)
+def open_log(self: Trainer):
+    "Open the run's metrics, keeping the lines up to this step, and Weights & Biases. Raises `UserError`."
+    config, out = self.config, self.config.path("save_dir")
+    try: self.log = MetricsLog(out / f"{config.name}_metrics.jsonl", keep=self.steps)
+    except OSError as e: raise UserError(f"cannot write to {out}: {e.strerror.lower()}") from None
+    if config.use_wandb and self.wandb is None:
+        self.wandb = WandbLog(config.wandb_project, config.name, asdict(config), self.wandb_id, self.say)
         self.wandb_id = self.wandb.id
 
+# %% ../nbs/12_trainer.ipynb #5a169a77
 @patch
 def write(self: Trainer, record):
-    "Put a record into the run's metrics and to Weights & Biases."
-    if self.log: self.log.write(record)
+    "Put a record into the run's metrics and to Weights & Biases; a disk that is full is told, and ends nothing."
+    try:
+        if self.log: self.log.write(record)
+    except OSError as e: self.say(f"step {self.steps} could not be recorded in {self.log.path} ({e.strerror or e})")
     if self.wandb: self.wandb.log(record)
 
+# %% ../nbs/12_trainer.ipynb #ffc6148c
 @patch
 def close(self: Trainer):
-    "Let go of the files and of the lock; the trainer can go on and takes them again."
+    "Let go of the files and of the lock."
     if self.wandb: self.wandb.close()
     if self.log: self.log.file.close()
     if self.lock: self.lock.release()
     self.log = self.wandb = self.lock = None
 
+# %% ../nbs/12_trainer.ipynb #e1be614e
+@patch
+def take_files(self: Trainer):
+    "The main process's part of `begin`."
+    if not self.world.is_main: return
+    if not self.steps: self.check_nothing_lost()
+    self.lock = RunLock(self.store, self.run_id)
+    for generation in self.store.generations():
+        if self.steps and int(generation.name) > self.steps: self.store.set_aside(generation)  # damaged, or undone
+    self.open_log()
+
+# %% ../nbs/12_trainer.ipynb #984d21e1
+@patch
+def begin(self: Trainer):
+    "Take the lock on this run's name and open its record, once. Raises `UserError`."
+    if self.log is None: together(self.take_files)
+    self.log = self.log or False  # False: another process writes it
+
+# %% ../nbs/12_trainer.ipynb #9477cf34
+@patch
+def keep_ledger(self: Trainer, rows): # of the whole step
+    "Extend the ledger by a step's rows and their tokens."
+    tokens = self.data.__getitems__(rows)["input_ids"]
+    self.ledger_before, self.ledger = self.ledger, extend_ledger(self.ledger, rows, tokens)
+
+# %% ../nbs/12_trainer.ipynb #1f710f95
+@patch
+def one_step(self: Trainer) -> dict:
+    "One optimizer step, without the guards of `step`."
+    began, plan, start = time.perf_counter(), self.plan, self.position
+    stop = min(start + plan.global_batch, plan.rows)
+    batches = self.fetch(start, stop)
+    waited = time.perf_counter() - began
+    n_targets, = all_sum([sum(count_targets(b["labels"]) for _, b in batches)], self.device)
+    shares, lr = self.backward(batches, max(1, n_targets)), plan.lr(self.epoch, start)
+    loss, aux, stopping = all_sum([*shares, self.stop_reason is not None], self.device)
+    norm, rows = self.update(loss, lr), self.order()[start:stop]
+    self.steps, self.tokens, self.stopping = self.steps + 1, self.tokens + int(n_targets), stopping > 0
+    if self.world.is_main: self.keep_ledger(rows)
+    seconds = time.perf_counter() - began
+    record = dict(epoch=self.epoch, step=self.steps, position=stop, rows=stop - start, tokens=int(n_targets), loss=loss,
+                  aux_loss=aux, grad_norm=norm, lr=lr, tokens_per_second=n_targets / seconds,
+                  data_wait=waited / seconds, world_size=self.world.world_size, ledger=self.ledger)
+    if self.skipped_in_row: record |= dict(kind="skip", first_rows=rows[:8].tolist())
+    self.last_step, self.position = [self.epoch, start, stop], stop
+    if stop == plan.rows: self.epoch, self.position = self.epoch + 1, 0
+    return record
+
+# %% ../nbs/12_trainer.ipynb #0b03ebb4
+@patch
+def step(self: Trainer) -> dict:
+    "One optimizer step on all processes; returns its record. An interrupt waits for its end. Raises `NotFinite`."
+    if self.finished: raise UserError(f"the run is complete after {self.steps} steps")
+    self.begin()
+    with interrupt_after(): self.record = self.one_step(); self.write(self.record)
+    if self.skipped_in_row >= self.config.max_skipped:
+        raise NotFinite(f"loss or gradient not finite in {self.skipped_in_row} steps in a row, the last one step "
+                        f"{self.steps} (learning rate {self.record['lr']:.2e}, rows {self.record['first_rows']} ...); "
+                        "the parameters are those before: lower --learning_rate or look at the rows")
+    return self.record
+
 # %% ../nbs/12_trainer.ipynb #c91f78db
 @patch
 @torch.no_grad()
+def surprise(self: Trainer) -> tuple[float, int]:
+    "Sum of the losses over the targets of this process's validation rows, in nats, and the number of those targets."
+    total, targets = 0.0, 0
+    self.model.eval()
+    for a, b in micro_batches(0, len(self.val), self.plan.batch_size, self.world.rank, self.world.world_size):
+        batch = {k: v.to(self.device) for k, v in self.val.__getitems__(range(a, b)).items()}
+        with torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
+            total += self.model(**batch, num_items_in_batch=1).loss.item()
+        targets += count_targets(batch["labels"])
+    self.model.train()
+    return total, targets
+
+# %% ../nbs/12_trainer.ipynb #1f29ad7a
+@patch
 def validate(self: Trainer) -> dict | None:
     "A record with `loss` (nats per token) and `bits_per_byte` of the validation documents; None if there are none."
     if self.val is None: return None
-    n, size, total, targets = len(self.val), self.plan.batch_size, 0.0, 0
-    self.model.eval()
-    for a, b in micro_batches(0, n, size, self.world.rank, self.world.world_size):
-        batch = self.val.__getitems__(range(a, b))
-        batch, count = {k: v.to(self.device) for k, v in batch.items()}, count_targets(batch["labels"])
-        with torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
-            total += self.model(**batch, num_items_in_batch=1).loss.item()
-        targets += count
-    self.model.train()
-    total, targets = all_sum([total, targets], self.device)
-    record = self.validation = dict(kind="eval", step=self.steps, epoch=self.epoch, position=self.position, loss=total / targets, targets=int(targets),
-                  bits_per_byte=total / math.log(2) / max(1, self.val.documents.info["bytes"]))
-    self.write(record)
-    return record
+    (total, targets), n_bytes = all_sum(self.surprise(), self.device), self.val.documents.info["bytes"]
+    self.validation = dict(kind="eval", step=self.steps, epoch=self.epoch, position=self.position, loss=total / targets,
+                           targets=int(targets), bits_per_byte=total / math.log(2) / max(1, n_bytes))
+    self.write(self.validation)
+    return self.validation
 
-# %% ../nbs/12_trainer.ipynb #327acda1
+# %% ../nbs/12_trainer.ipynb #b83b6078
+@patch
+def write_checkpoint(self: Trainer):
+    "The main process's part of `save`."
+    c, size = self.config, self.world.world_size
+    step = len(range(0, self.position, self.plan.batch_size * size))  # the original's: micro-batches per process
+    minimind = {k: getattr(self, k) for k in PLACE} | dict(schema=1, run_id=self.run_id, plan=asdict(self.plan),
+                                                           fingerprints=self.fingerprints(), machine=self.machine())
+    del minimind["epoch"]  # has a key of its own
+    lm_checkpoint(c, c.save_weight, self.model, self.optimizer, self.epoch, step, self.wandb_id,
+                  c.path("checkpoint_dir"), self.scaler, size, c.path("save_dir"), number=self.steps, **minimind)
+
+# %% ../nbs/12_trainer.ipynb #4fdb157e
+@patch
+def try_to_write(self: Trainer) -> str | None:
+    "Let the main process write a checkpoint; on all processes what went wrong, or None."
+    error = None
+    if self.world.is_main:
+        try: self.write_checkpoint()
+        except OSError as e: error = e.strerror or str(e)
+    return from_main(error, self.device)
+
+# %% ../nbs/12_trainer.ipynb #db223011
 @patch
 def save(self: Trainer) -> bool:
-    "Write a checkpoint of this step, unless there is one; whether it is there. Raises `UserError` after three failures in a row."
+    "Write a checkpoint of this step, unless there is one; whether it is there. `UserError` after three failures."
     if self.saved_at == self.steps or self.skipped_in_row: return self.saved_at == self.steps
-    error, w, c = None, self.world, self.config
-    if w.is_main:
-        step = len(range(0, self.position, self.plan.batch_size * w.world_size))  # the original's: micro-batches per process
-        try:
-            lm_checkpoint(c, c.save_weight, self.model, self.optimizer, self.epoch, step, self.wandb_id, c.path("checkpoint_dir"), self.scaler,
-                          w.world_size, c.path("save_dir"), number=self.steps, schema=1, run_id=self.run_id, step_of_run=self.steps,
-                          position=self.position, tokens=self.tokens, plan=asdict(self.plan), ledger=self.ledger, ledger_before=self.ledger_before, last_step=list(self.last_step),
-                          skipped=self.skipped, fingerprints=self.fingerprints(), machine=self.machine())
-        except OSError as e: error = f"{e.strerror or e}"
-    error = from_main(error, self.device)
+    error = self.try_to_write()
     self.failed_saves = self.failed_saves + 1 if error else 0
-    if error: self.say(f"the checkpoint of step {self.steps} could not be written ({error}); the one before it is still good")
+    if self.failed_saves >= 3:
+        raise UserError(f"three checkpoints in a row could not be written to {self.store.folder}: {error}")
+    if error: self.say(f"checkpoint of step {self.steps} could not be written ({error}); the one before is still good")
     else: self.saved_at = self.steps
-    if self.failed_saves >= 3: raise UserError(f"three checkpoints in a row could not be written to {c.path('checkpoint_dir')}: {error}")
     return not error
 
-# %% ../nbs/12_trainer.ipynb #0561ec9b
+# %% ../nbs/12_trainer.ipynb #506c08d0
+@patch
+def check_model(self: Trainer, theirs): # the checkpoint's `minimind` entry
+    "Raise `UserError` for the first field in which the model is not that of the checkpoint."
+    saved = theirs["fingerprints"]["model"]
+    for name, value in self.fingerprints()["model"].items():
+        if (old := saved.get(name)) != value:
+            raise UserError(f"the checkpoint's model has {name} {old}, this run {value}: give the same flags, or "
+                            "another --save_weight")
+
+# %% ../nbs/12_trainer.ipynb #29db11ab
 @patch
 def check_same(self: Trainer, theirs): # the checkpoint's `minimind` entry
     "Raise `UserError` when model, tokenizer, data or packing are not those of the checkpoint."
+    self.check_model(theirs)
     mine, saved = self.fingerprints(), theirs["fingerprints"]
-    for name, value in mine["model"].items():
-        old = saved["model"].get(name)
-        if old != value: raise UserError(f"the checkpoint's model has {name} {old}, this run {value}: give the same flags, or another --save_weight")
-    for what, flag in (("tokenizer", "--tokenizer_path"), ("packing", "--packing and --max_seq_len"), ("data", "--data_path and --val_fraction")):
+    for what, flags in dict(tokenizer="--tokenizer_path", packing="--packing and --max_seq_len",
+                            data="--data_path, --text_field and --val_fraction").items():
         if saved[what] != mine[what]:
-            raise UserError(f"the checkpoint's {what} is {saved[what][:40]}, this run's {mine[what][:40]}: give the same {flag}, or start "
-                            "another run with --from_weight and another --save_weight")
+            raise UserError(f"the checkpoint's {what} is {saved[what][:40]}, this run's is {mine[what][:40]}: give the "
+                            f"same {flags}, or start another run with --from_weight and another --save_weight")
+
+# %% ../nbs/12_trainer.ipynb #3c74ca17
+@patch
+def adopt_batches(self: Trainer, old): # the checkpoint's plan
+    "Take over the rows in a step, unless `--allow_rebatch 1` changes them. Raises `UserError`."
+    new, c = self.plan, self.config
+    derived = -(-old.global_batch // (old.batch_size * self.world.world_size))
+    if c.batch_size == old.batch_size and c.accumulation_steps in (old.accumulation_steps, derived):
+        new.global_batch, new.accumulation_steps = old.global_batch, old.accumulation_steps
+        if derived != old.accumulation_steps:
+            self.say(f"accumulation_steps {old.accumulation_steps} -> {derived}, so that a step keeps its "
+                     f"{old.global_batch} rows on {self.world.world_size} process(es)")
+    elif not c.allow_rebatch:
+        raise UserError(f"the checkpoint's steps have {old.global_batch} rows in batches of {old.batch_size}, this "
+                        f"run's would have {new.global_batch} in batches of {new.batch_size}: give the same "
+                        "--batch_size and --accumulation_steps, or --allow_rebatch 1")
+    else: self.say(f"from here on {new.global_batch} rows in a step instead of {old.global_batch}: E1 starts anew")
+
+# %% ../nbs/12_trainer.ipynb #d5a8fb5b
+MAY_CHANGE = ("epochs", "max_steps", "learning_rate", "warmup_ratio", "weight_decay", "grad_clip")
 
 @patch
-def adopt_plan(self: Trainer, theirs): # the checkpoint's `minimind` entry
+def changes(self: Plan, old) -> str: # the plan before
+    "What is another than in `old`, in words; empty when nothing is."
+    both = {k: (getattr(old, k), getattr(self, k)) for k in MAY_CHANGE}
+    return ", ".join(f"{k} {a} -> {b}" for k, (a, b) in both.items() if a != b)
+
+# %% ../nbs/12_trainer.ipynb #943acb70
+@patch
+def adopt_plan(self: Trainer, old): # the checkpoint's plan
     "Go by the checkpoint's plan; changes to it need their flag. Raises `UserError`."
-    old, new, c = Plan(**theirs["plan"]), self.plan, self.config
-    if old.seed != new.seed: raise UserError(f"the checkpoint's seed is {old.seed}, this run's {new.seed}: rows would be read in another order; give --seed {old.seed}")
-    given, derived = c.accumulation_steps, -(-old.global_batch // (old.batch_size * self.world.world_size))
-    if (c.batch_size, given) not in ((old.batch_size, old.accumulation_steps), (old.batch_size, derived)):
-        if not c.allow_rebatch:
-            raise UserError(f"the checkpoint's steps have {old.global_batch} rows in batches of {old.batch_size}, this run's would have "
-                            f"{new.global_batch} in batches of {new.batch_size}: give the same --batch_size and --accumulation_steps, or --allow_rebatch 1")
-        self.say(f"from here on {new.global_batch} rows in a step instead of {old.global_batch}")
-    else: new.batch_size, new.global_batch, new.accumulation_steps = old.batch_size, old.global_batch, old.accumulation_steps
-    changed = [f"{k} {getattr(old, k)} -> {getattr(new, k)}" for k in
-               ("epochs", "max_steps", "learning_rate", "warmup_ratio", "weight_decay", "grad_clip") if getattr(old, k) != getattr(new, k)]
-    if changed:
-        rates = f"the next learning rate would be {new.lr(self.epoch, self.position):.3e} instead of {old.lr(self.epoch, self.position):.3e}"
-        if not c.allow_replan: raise UserError(f"this changes the run's plan ({', '.join(changed)}; {rates}): give the same flags, or --allow_replan 1")
-        self.say(f"the plan changes: {', '.join(changed)}; {rates.replace('would be', 'is')}")
-        if new.max_steps and new.max_steps < self.steps: raise UserError(f"max_steps {new.max_steps} lies behind: the checkpoint is at step {self.steps}")
+    new = self.plan
+    if old.seed != new.seed:
+        raise UserError(f"the checkpoint's seed is {old.seed}, this run's {new.seed}: give --seed {old.seed}")
+    self.adopt_batches(old)
+    if not (changed := new.changes(old)): return
+    if 0 < new.max_steps < self.steps:
+        raise UserError(f"max_steps {new.max_steps} lies behind: the checkpoint is at step {self.steps}")
+    before, after = (plan.lr(self.epoch, self.position) for plan in (old, new))
+    rates = f"the next learning rate is {after:.3e} instead of {before:.3e}"
+    if not self.config.allow_replan:
+        raise UserError(f"this changes the run's plan ({changed}; {rates}): give the same flags, or --allow_replan 1")
+    self.say(f"the plan changes: {changed}; {rates}")
 
+# %% ../nbs/12_trainer.ipynb #9bc627f8
 @patch
-def resume(self: Trainer):
-    "Go on from the latest checkpoint that verifies; without one, start afresh and say so. Raises `UserError`."
-    data = load_resume(self.store, self.say, self.device)
-    if data is None: return self.say(f"no checkpoint of {self.config.name} in {self.store.checkpoint_dir}: starting afresh")
-    load_strictly(self.model, data["model"], self.store.visible["resume.pth"])
-    if "minimind" not in data: return self.resume_original(data)
-    theirs = data["minimind"]
-    self.check_same(theirs)
-    self.epoch, self.position, self.steps = data["epoch"], theirs["position"], theirs["step_of_run"]
-    self.adopt_plan(theirs)
-    self.optimizer.load_state_dict(data["optimizer"])
-    if self.scaler.is_enabled() and data["scaler"]: self.scaler.load_state_dict(data["scaler"])
-    self.tokens, self.skipped, self.run_id, self.wandb_id = theirs["tokens"], theirs["skipped"], theirs["run_id"], data["wandb_id"]
-    self.ledger, self.ledger_before, self.last_step, self.saved_at = theirs["ledger"], theirs["ledger_before"], theirs["last_step"], self.steps
-    self.check_ledger(theirs)
-    self.say(f"resuming run {self.run_id} after step {self.steps} of {self.total_steps} (epoch {self.epoch}, position {self.position} of "
-             f"{self.plan.rows}): {self.level(theirs['machine'])}")
+def busy(self: Trainer) -> str:
+    "How busy the processes are, in words, where a step's micro-batches don't divide evenly among them; else nothing."
+    size, batches = self.world.world_size, steps_in_epoch(self.plan.global_batch, self.plan.batch_size)
+    if batches % size == 0: return ""
+    most = -(-batches // size)
+    return f"; {batches} micro-batches a step, {most} on a process at most: {batches / (most * size):.0%} busy"
 
 # %% ../nbs/12_trainer.ipynb #38be53d9
 @patch
 def level(self: Trainer, saved): # the checkpoint's `machine`
-    "In words, what this resume keeps, and why not more."
-    changed = [f"{k} {saved[k]} -> {v}" for k, v in self.machine().items() if saved.get(k) != v]
+    "In words, what this resume keeps, why not more, and how busy the processes are."
+    changed = [f"{k} {saved.get(k)} -> {v}" for k, v in self.machine().items() if saved.get(k) != v]
     if not changed: return "exact, bit for bit"
-    batches, w = len(range(0, self.plan.global_batch, self.plan.batch_size)), self.world.world_size
-    most = -(-batches // w)
-    idle = f"; {batches} micro-batches a step, at most {most} on a process: {batches / (most * w):.0%} busy" if batches % w else ""
-    return f"same rows, steps and learning rates, losses up to rounding (E1), since {', '.join(changed)}{idle}"
+    kept = "same rows, steps and learning rates, losses up to rounding (E1), since "
+    return kept + ", ".join(changed) + self.busy()
 
+# %% ../nbs/12_trainer.ipynb #b8dc15fe
 @patch
-def check_ledger(self: Trainer, theirs): # the checkpoint's `minimind` entry
-    "Recompute the ledger's last entry from the data as it is now. Raises `UserError` when it differs."
-    (epoch, start, stop), plan = theirs["last_step"], self.plan
-    rows = epoch_order(plan.rows, plan.seed, epoch)[start:stop]
-    if extend_ledger(self.ledger_before, rows, self.data.__getitems__(rows)["input_ids"]) != self.ledger:
-        raise UserError(f"the rows of step {self.steps} are not those that the checkpoint was trained on: the data in {self.data.documents.folder} has changed")
+def check_ledger(self: Trainer):
+    "Raise `UserError` unless the last step's rows extend the ledger before it to the ledger after it."
+    epoch, start, stop = self.last_step
+    rows = epoch_order(self.plan.rows, self.plan.seed, epoch)[start:stop]
+    if stop and extend_ledger(self.ledger_before, rows, self.data.__getitems__(rows)["input_ids"]) != self.ledger:
+        raise UserError(f"the rows of step {self.steps} are not those that the checkpoint was trained on: the data in "
+                        f"{self.data.documents.folder} has changed")
 
+# %% ../nbs/12_trainer.ipynb #256a6ee5
 @patch
-def resume_original(self: Trainer, data):
-    "Go on from a resume file that the original wrote; its half-precision weights make this a good start, not an exact one."
-    self.epoch = int(data["epoch"])
-    self.position = min(int(data["step"]) * int(data.get("world_size", 1)) * self.plan.batch_size, self.plan.rows)
-    if self.position == self.plan.rows: self.epoch, self.position = self.epoch + 1, 0
-    self.steps = self.epoch * steps_in_epoch(self.plan.rows, self.plan.global_batch) + -(-self.position // self.plan.global_batch)
-    try: self.optimizer.load_state_dict(data["optimizer"])
-    except (ValueError, KeyError) as e: raise UserError(f"{self.store.visible['resume.pth']}: its optimizer does not fit this model ({e})") from None
+def place_of_ours(self: Trainer, data): # resume data of ours
+    "Take the checkpoint's place and plan. Raises `UserError`."
+    theirs = data["minimind"]
+    vars(self).update({k: theirs[k] for k in PLACE if k != "epoch"}, epoch=data["epoch"], run_id=theirs["run_id"])
+    self.adopt_plan(Plan(**theirs["plan"]))
     for group in self.optimizer.param_groups: group["weight_decay"] = self.plan.weight_decay
+    if self.scaler.is_enabled() and data["scaler"]: self.scaler.load_state_dict(data["scaler"])
+    self.check_ledger()
+    self.saved_at = self.steps
+    self.say(f"resuming run {self.run_id} after step {self.steps} of {self.total_steps} (epoch {self.epoch}, position "
+             f"{self.position} of {self.plan.rows}): {self.level(theirs['machine'])}")
+
+# %% ../nbs/12_trainer.ipynb #d0f7f056
+@patch
+def place_of_original(self: Trainer, data): # a resume file of the original's
+    "Set the place to where the original stopped."
+    plan = self.plan
+    self.epoch, size = int(data["epoch"]), int(data.get("world_size", 1))
+    self.position = min(int(data["step"]) * size * plan.batch_size, plan.rows)
+    if self.position == plan.rows: self.epoch, self.position = self.epoch + 1, 0
+    whole = steps_in_epoch(plan.rows, plan.global_batch)
+    self.steps = self.epoch * whole + steps_in_epoch(self.position, plan.global_batch)
+    self.say(f"resuming the original's checkpoint at epoch {self.epoch}, position {self.position} of {plan.rows}; its "
+             "weights are in half precision and its rows may have been others, so this is not exact")
+
+# %% ../nbs/12_trainer.ipynb #48e7ac0e
+@patch
+def resume(self: Trainer):
+    "Go on from the latest checkpoint that verifies; without one, start afresh and say so. Raises `UserError`."
+    data = load_resume(self.store, self.say, self.device)
+    if data is None:
+        return self.say(f"no checkpoint of {self.config.name} in {self.store.checkpoint_dir}: starting afresh")
+    theirs = data.get("minimind")
+    if theirs: self.check_same(theirs)
+    load_strictly(self.model, data["model"], self.store.visible["resume.pth"])
+    load_optimizer(self.optimizer, data["optimizer"])
     self.wandb_id = data.get("wandb_id")
-    self.say(f"resuming the original's checkpoint at epoch {self.epoch}, position {self.position} of {self.plan.rows}; its weights are in half "
-             "precision and its rows may have been others, so this is not exact")
+    return self.place_of_ours(data) if theirs else self.place_of_original(data)
 
 # %% ../nbs/12_trainer.ipynb #7bfdea13
 @patch
@@ -485,7 +639,7 @@ def __iter__(self: Trainer):
         if self.steps % self.config.save_interval == 0: self.save()
         yield record
 
-# %% ../nbs/12_trainer.ipynb #86db1920
+# %% ../nbs/12_trainer.ipynb #f48a9650
 @patch
 def due(self: Trainer) -> str | None:
     "Why this launch should end after this step: its step or time limit."
@@ -493,22 +647,31 @@ def due(self: Trainer) -> str | None:
     if c.stop_after and self.steps - self.launched_at >= c.stop_after: return "stop_after"
     if c.max_minutes and time.monotonic() - self.began >= 60 * c.max_minutes: return "max_minutes"
 
+# %% ../nbs/12_trainer.ipynb #a13024b9
+@patch
+def train(self: Trainer, bar): # a `Progress`
+    "The loop of `fit`."
+    then = time.perf_counter()
+    for record in self:
+        now = time.perf_counter(); bar.update(record, now - then); then = now
+        self.stop_reason = self.stop_reason or self.due()
+        if self.stop_reason == "stop_after": break
+    if self.finished and (last := self.validate()):
+        bar.say(f"validation loss {last['loss']:.4f}  ({last['bits_per_byte']:.3f} bits per byte)")
+    self.save()
+
+# %% ../nbs/12_trainer.ipynb #f2d7e0a4
 @patch
 def fit(self: Trainer) -> str:
-    "Train to the end of the run or until asked to stop; save; return 'finished', a signal's name, 'stop_after' or 'max_minutes'."
-    if self.finished: self.say(f"the run is complete after {self.steps} steps: nothing left to do"); return "finished"
+    "Train to the end or a stop, and save; returns 'finished', a signal's name, 'stop_after' or 'max_minutes'."
+    if self.finished:
+        self.say(f"the run is complete after {self.steps} steps: nothing left to do")
+        return "finished"
     self.begin()
-    if self.steps: self.write(dict(kind="resume", step=self.steps, epoch=self.epoch, position=self.position, **self.machine()))
+    if self.steps: self.write(dict(kind="resume", step=self.steps, position=self.position, **self.machine()))
     self.launched_at, self.stop_reason, self.stopping = self.steps, None, False
-    bar, then = Progress(self.total_steps, self.steps, self.config.log_interval, self.progress), time.perf_counter()
-    with stop_on_signals(lambda name: setattr(self, "stop_reason", name)):
-        try:
-            for record in self:
-                now = time.perf_counter(); bar.update(record, now - then); then = now
-                self.stop_reason = self.stop_reason or self.due()
-                if self.stop_reason == "stop_after": break
-            if self.finished and (final := self.validate()):
-                bar.say(f"validation loss {final['loss']:.4f}  ({final['bits_per_byte']:.3f} bits per byte)")
-            self.save()
-        finally: bar.close()
+    bar = Progress(self.total_steps, self.steps, self.config.log_interval, self.progress)
+    try:
+        with stop_on_signals(lambda name: setattr(self, "stop_reason", name)): self.train(bar)
+    finally: bar.close()
     return "finished" if self.finished else self.stop_reason or "stopped"

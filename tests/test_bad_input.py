@@ -34,6 +34,8 @@ CASES = {  # what is in the file, or None; flags; what the line must say
     "unknown flag": (None, ["--epoch", "1"], ["--epoch"]),
     "a negative": (None, ["--batch_size", -1], ["batch_size", "-1"]),
     "no rate": (None, ["--learning_rate", "nan"], ["learning_rate", "nan"]),
+    "an endless rate": (None, ["--learning_rate", "inf"], ["learning_rate", "inf"]),
+    "a folder that can't be": (b'{"text": "fine, and a little more of it"}\n', ["--batch_size", 1, "--max_seq_len", 4, "--checkpoint_dir", "/dev/null/x"], ["cannot write to /dev/null/x"]),
     "neither 0 nor 1": (None, ["--use_moe", "yes"], ["'yes' is neither 0 nor 1"]),
     "a path as a name": (None, ["--save_weight", "../x"], ["'../x' is not a name"]),
     "no weights": (b'{"text": "fine"}\n', ["--batch_size", 1, "--from_weight", "other"], ["other_32.pth", "no such file"]),
@@ -49,7 +51,7 @@ def test_one_line(tmp_path, capsys, monkeypatch, case):
     code, line = complain(capsys, *TINY, *places(tmp_path), "--val_fraction", 0, *flags)
     assert code == 2, (code, line)
     for word in words: assert word in line, line
-    assert not list((tmp_path / "cache").glob(".*tmp")) and not (tmp_path / "out").exists()
+    assert not list((tmp_path / "cache").glob(".*tmp")) and not list((tmp_path / "out").glob("*"))
 
 def test_no_traceback_from_the_command(tmp_path):
     (tmp_path / "bad.jsonl").write_text('{"text": 1}\n')

@@ -64,7 +64,7 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path):
         path = tmp_path / f"{times}.jsonl"
         line = json.dumps({"text": "the sun sets in the west and the moon rises " * 40}) + "\n"
         with open(path, "w") as f:
-            for i in range(4000 * times): f.write(line)
+            for i in range(2000 * times): f.write(line)
         code = ("import resource; from minimind.dataset import tokenise; from minimind.tokenizer import load_tokenizer\n"
                 f"tokenise({str(path)!r}, load_tokenizer(), {str(tmp_path / 'cache')!r}, progress=False)\n"
                 "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)")

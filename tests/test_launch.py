@@ -1,5 +1,5 @@
 """Every way to start a run, from any folder, ends with the same losses."""
-import os, shutil, signal, sys
+import os, shutil, sys, time
 import pytest
 from helpers import PRETRAIN, ROOT, TINY, places, resume_data, run, start, steps, torchrun, write_texts
 
@@ -35,13 +35,33 @@ def test_one_process(reference, tmp_path, how):
 def test_two_processes(reference, tmp_path, how):
     check(reference, tmp_path, *run([*TWO[how], *FLAGS, "--accumulation_steps", 1, "--data_path", reference[0], *places(tmp_path)], tmp_path))
 
-def test_two_agents(reference, tmp_path):
-    "Two machines, played by two agents on this one."
-    command = lambda rank: [PYTHON, "-m", "torch.distributed.run", "--nnodes=2", f"--node_rank={rank}", "--nproc_per_node=1", "--master_addr=127.0.0.1",
-                            "--master_port=29612", PRETRAIN, *FLAGS, "--accumulation_steps", 1, "--data_path", reference[0], *places(tmp_path)]
-    other = start(command(1), tmp_path, GLOO_SOCKET_IFNAME="lo")
-    try: check(reference, tmp_path, *run(command(0), tmp_path, GLOO_SOCKET_IFNAME="lo")); assert other.wait(60) == 0
-    finally: other.kill(); other.communicate()
+def test_two_agents_without_a_common_disk(reference, tmp_path):
+    "Two machines, played by two agents on this one, each with folders of its own; only the first writes, both resume."
+    def both(*more):
+        command = lambda rank: [PYTHON, "-m", "torch.distributed.run", "--nnodes=2", f"--node_rank={rank}", "--nproc_per_node=1",
+                                "--master_addr=127.0.0.1", "--master_port=29612", PRETRAIN, *FLAGS, "--accumulation_steps", 1,
+                                "--data_path", reference[0], *places(tmp_path / str(rank)), *more]
+        other = start(command(1), tmp_path, GLOO_SOCKET_IFNAME="lo")
+        try: return (*run(command(0), tmp_path, GLOO_SOCKET_IFNAME="lo"), other.wait(60))
+        finally: other.kill(); other.communicate()
+    code, out, err, other = both("--stop_after", 2)
+    assert code == other == 1 and "Stopped (stop_after) after step 2" in out, err  # torchrun's code for our 75
+    assert not (tmp_path / "1" / "checkpoints").exists()
+    code, out, err, other = both("--from_resume", 1)
+    assert other == 0 and "exact, bit for bit" in out, err
+    check(reference, tmp_path / "0", code, out, err)
+
+def test_one_writer(reference, tmp_path):
+    "A second run under the same name is turned away and told by whom; after a kill the place is free."
+    command = [PYTHON, PRETRAIN, *FLAGS, "--max_steps", 2000, "--data_path", reference[0], *places(tmp_path)]
+    first = start(command, tmp_path)
+    try:
+        metrics = tmp_path / "out/pretrain_32_metrics.jsonl"
+        while not (metrics.exists() and metrics.stat().st_size): assert first.poll() is None; time.sleep(0.1)
+        code, out, err = run(command, tmp_path)
+        assert code == 2 and f"process {first.pid} on" in err and "--save_weight" in err
+    finally: first.kill(); first.communicate()
+    assert run([*command, "--stop_after", 1], tmp_path)[0] == 75
 
 def test_the_printed_command_goes_on(reference):
     "The last line's command, pasted into a shell, trains on."

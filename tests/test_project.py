@@ -42,7 +42,7 @@ def test_clean(path):
         if c.cell_type != "code": continue
         assert c.execution_count is None and not c.metadata
         assert all(o.output_type != "error" for o in c.outputs), c.source
-        assert max(map(len, c.source.splitlines()), default=0) <= 160, c.source
+        assert max(map(len, c.source.splitlines()), default=0) <= 120, c.source
     assert path.stat().st_size < 1_000_000
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
@@ -108,7 +108,7 @@ def test_readme_is_the_index_notebook(tmp_path):
 
 def test_the_index_is_short_and_names_every_notebook_and_dependency():
     text = "\n".join(c.source for c in cells(ROOT / "nbs/index.ipynb") if c.cell_type == "markdown")
-    assert len(re.sub(r"[|`#*-]", " ", text).split()) <= 900
+    assert len(re.sub(r"[|`#*-]", " ", text).split()) <= 700
     for p in NOTEBOOKS: assert p.stem == "index" or p.name in text, p.name
     settings = (ROOT / "settings.ini").read_text()
     for group in ("requirements", "dev_requirements"):
