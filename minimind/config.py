@@ -121,17 +121,19 @@ def weight_name(weight, # e.g. 'pretrain'
 
 # %% ../nbs/00_config.ipynb #848fd7dd
 BY_DATA = dict( #                 own text, built-in corpus
-    hidden_size                 = (768, 128),
-    num_hidden_layers           = (8, 3),
+    hidden_size                 = (768, 96),
+    num_hidden_layers           = (8, 2),
     num_attention_heads         = (8, 4),
     num_key_value_heads         = (4, 2),
     epochs                      = (2, 1),
-    batch_size                  = (32, 16),
+    batch_size                  = (32, 2),
     accumulation_steps          = (8, 1),
-    learning_rate               = (5e-4, 4e-3),
+    learning_rate               = (5e-4, 6e-3),
     warmup_ratio                = (0.0, 0.03),
-    save_interval               = (125, 200),
-    eval_interval               = (125, 100))
+    dtype                       = ("auto", "float32"),
+    save_interval               = (125, 500),
+    log_interval                = (12, 100),
+    eval_interval               = (125, 500))
 
 # %% ../nbs/00_config.ipynb #320ceaaa
 def by_data(name, help, **kw):
@@ -151,7 +153,7 @@ class PretrainConfig:
     max_seq_len: int = opt(340, "tokens in a row")
     packing: str = opt("documents", "rows full of documents, or one padded document each", ("documents", "none"))
     cache_dir: str = opt("cache", "where tokenised text is kept")
-    corpus_size: int = opt(24000, "texts in the built-in corpus")
+    corpus_size: int = opt(36000, "texts in the built-in corpus")
 
     hidden_size: int = by_data("hidden_size", "width of the model")
     num_hidden_layers: int = by_data("num_hidden_layers", "number of blocks")
@@ -175,8 +177,8 @@ class PretrainConfig:
     seed: int = opt(42, "decides initial weights, order of the rows and dropout")
 
     device: str = opt("", "cuda, cuda:N, mps or cpu; none: the first of them that is there")
-    dtype: str = opt("auto", "arithmetic of the model; auto: bfloat16 where the device has it, else float32",
-                     ("auto", "bfloat16", "float16", "float32"))
+    dtype: str = by_data("dtype", "arithmetic of the model; auto: bfloat16 where the device has it, else float32",
+                         choices=("auto", "bfloat16", "float16", "float32"))
     threads: int = opt(0, "CPU threads per process (0: the cores shared out)")
     num_workers: int = opt(0, "processes that read rows ahead (0: none; a row is a slice of a file in memory)")
     use_compile: bool = opt(False, "compile each block with torch.compile")
@@ -185,7 +187,7 @@ class PretrainConfig:
     save_weight: str = opt("pretrain", "name of the weights")
     checkpoint_dir: str = opt("checkpoints", "folder of the resume files")
     save_interval: int = by_data("save_interval", "optimizer steps between checkpoints")
-    log_interval: int = opt(12, "optimizer steps between two lines of progress where there is no terminal")
+    log_interval: int = by_data("log_interval", "optimizer steps between lines of progress without a terminal")
     eval_interval: int = by_data("eval_interval", "optimizer steps between validations (0: only at the end)")
     from_resume: bool = opt(False, "continue from the latest checkpoint, if there is one")
     overwrite: bool = opt(False, "start afresh over a run that had another plan")
