@@ -16,7 +16,7 @@ from .config import UserError, as_list
 # %% auto #0
 __all__ = ['FORMAT', 'parse_line', 'read_texts', 'held_out', 'SplitWriter', 'Documents', 'batches_of_texts', 'file_sha256',
            'same_source', 'write_tokens', 'build_tokens', 'is_current', 'tokenise', 'packed_row', 'padded_row',
-           'PretrainDataset', 'count_targets', 'empty_batch']
+           'PretrainDataset', 'count_targets', 'as_it_comes', 'empty_batch']
 
 # %% ../nbs/07_dataset.ipynb #73fe88b6
 def parse_line(line, # bytes of one line
@@ -287,6 +287,11 @@ class PretrainDataset(torch.utils.data.Dataset):
 def count_targets(labels) -> int:
     "Number of targets in `labels` (B, T): those that are not -100, the first of each row left out."
     return int((labels[:, 1:] != -100).sum())
+
+# %% ../nbs/07_dataset.ipynb #32e0a451
+def as_it_comes(batch):
+    "`batch` itself: the `collate_fn` for a dataset that gives out whole batches."
+    return batch
 
 # %% ../nbs/07_dataset.ipynb #85b575f9
 def empty_batch() -> dict:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 from .config import UserError
+from .model import eagerly
 from .dataset import empty_batch
 
 # %% auto #0
@@ -135,7 +136,7 @@ def wrap_model(model, # on its device
     if world.world_size == 1: return model
     ddp = torch.nn.parallel.DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None)
     for _ in range(2):
-        with torch.compiler.set_stance("force_eager"): out = ddp(**{k: v.to(device) for k, v in empty_batch().items()})
+        with eagerly(): out = ddp(**{k: v.to(device) for k, v in empty_batch().items()})
         (out.loss + 0 * out.aux_loss).backward()
     model.zero_grad(set_to_none=True)
     return ddp

@@ -4,7 +4,8 @@
 
 # %% ../nbs/04_model.ipynb #e764c0d3
 from __future__ import annotations
-import math
+import math, sys
+from contextlib import nullcontext
 from dataclasses import dataclass
 import torch
 from torch import nn
@@ -16,7 +17,7 @@ from .moe import FeedForward, MOEFeedForward
 
 # %% auto #0
 __all__ = ['MiniMindBlock', 'check_length', 'MiniMindModel', 'next_token_loss', 'init_weights', 'CausalLMOutput',
-           'MiniMindForCausalLM', 'count_parameters', 'pick', 'generate']
+           'MiniMindForCausalLM', 'count_parameters', 'pick', 'eagerly', 'generate']
 
 # %% ../nbs/04_model.ipynb #68cb105c
 class MiniMindBlock(nn.Module):
@@ -142,6 +143,11 @@ def pick(logits, # (B, V)
     if top_k > 0: drop[:, top_k:] = True
     return tokens.gather(-1, probs.masked_fill(drop, 0).multinomial(1, generator=generator))
 
+# %% ../nbs/04_model.ipynb #848bed8a
+def eagerly():
+    "A context in which compiled layers run uncompiled, as suits shapes that change at each call."
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+
 # %% ../nbs/04_model.ipynb #68935f85
 @torch.no_grad()
 def generate(model, # a `MiniMindForCausalLM`
@@ -163,8 +169,7 @@ def generate(model, # a `MiniMindForCausalLM`
     model.eval()
     try:
         for _ in range(max_new_tokens):
-            with torch.compiler.set_stance("force_eager"):  # each call has a new shape
-                out = model(new, past_key_values=past)
+            with eagerly(): out = model(new, past_key_values=past)
             new = pick(out.logits[:, -1], temperature, top_k, top_p, generator).masked_fill(done, eos)
             past, input_ids, done = out.past_key_values, torch.cat((input_ids, new), 1), done | (new == eos)
             if done.all(): break

@@ -11,10 +11,10 @@ import torch
 from fastcore.basics import patch
 from torch.utils.data import DataLoader
 from .config import PretrainConfig, UserError, weight_name
-from .model import MiniMindForCausalLM
+from .model import MiniMindForCausalLM, eagerly
 from .corpus import write_corpus
 from .tokenizer import load_tokenizer
-from .dataset import Documents, PretrainDataset, count_targets, empty_batch, tokenise
+from .dataset import Documents, PretrainDataset, as_it_comes, count_targets, empty_batch, tokenise
 from .sampler import (SkipBatchSampler, epoch_order, extend_ledger, micro_batches, mixed_key, rows_in_run,
                               steps_in_epoch)
 from .distributed import (all_sum, choose_dtype, from_main, held_back, init_distributed_mode, together,
@@ -249,7 +249,7 @@ def loader(self: Trainer, start):
     "An iterator over this process's micro-batches from position `start` to the end of the epoch."
     sampler = SkipBatchSampler(self.order(), self.plan.batch_size, start, self.plan.global_batch, self.world.rank,
                                self.world.world_size)
-    return iter(DataLoader(self.data, batch_sampler=sampler, collate_fn=lambda batch: batch,
+    return iter(DataLoader(self.data, batch_sampler=sampler, collate_fn=as_it_comes,
                            num_workers=self.config.num_workers, pin_memory=self.device.type == "cuda"))
 
 # %% ../nbs/12_trainer.ipynb #2c7501c7
@@ -406,6 +406,7 @@ def one_step(self: Trainer) -> dict:
     batches = self.fetch(start, stop)
     waited = time.perf_counter() - began
     n_targets, = all_sum([sum(count_targets(b["labels"]) for _, b in batches)], self.device)
+    self.optimizer.zero_grad(set_to_none=True)  # of a step that was broken off in a debugger
     shares, lr = self.backward(batches, max(1, n_targets)), plan.lr(self.epoch, start)
     loss, aux, stopping = all_sum([*shares, self.stop_reason is not None], self.device)
     norm, rows = self.update(loss, lr), self.order()[start:stop]
@@ -442,7 +443,7 @@ def surprise(self: Trainer) -> tuple[float, int]:
     self.model.eval()
     for a, b in micro_batches(0, len(self.val), self.plan.batch_size, self.world.rank, self.world.world_size):
         batch = {k: v.to(self.device) for k, v in self.val.__getitems__(range(a, b)).items()}
-        with torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
+        with eagerly(), torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
             total += self.model(**batch, num_items_in_batch=1).loss.item()
         targets += count_targets(batch["labels"])
     self.model.train()
@@ -647,6 +648,12 @@ def due(self: Trainer) -> str | None:
     if c.stop_after and self.steps - self.launched_at >= c.stop_after: return "stop_after"
     if c.max_minutes and time.monotonic() - self.began >= 60 * c.max_minutes: return "max_minutes"
 
+# %% ../nbs/12_trainer.ipynb #5b852f09
+@patch
+def said_loss(self: Trainer) -> str:
+    "The newest validation in words."
+    return f"loss {self.validation['loss']:.4f}  ({self.validation['bits_per_byte']:.3f} bits per byte)"
+
 # %% ../nbs/12_trainer.ipynb #a13024b9
 @patch
 def train(self: Trainer, bar): # a `Progress`
@@ -654,10 +661,10 @@ def train(self: Trainer, bar): # a `Progress`
     then = time.perf_counter()
     for record in self:
         now = time.perf_counter(); bar.update(record, now - then); then = now
+        if self.validation and self.validation["step"] == self.steps: bar.say(f"validation {self.said_loss()}")
         self.stop_reason = self.stop_reason or self.due()
         if self.stop_reason == "stop_after": break
-    if self.finished and (last := self.validate()):
-        bar.say(f"validation loss {last['loss']:.4f}  ({last['bits_per_byte']:.3f} bits per byte)")
+    if self.finished and self.validate(): bar.say(f"validation {self.said_loss()}")
     self.save()
 
 # %% ../nbs/12_trainer.ipynb #f2d7e0a4
@@ -674,4 +681,6 @@ def fit(self: Trainer) -> str:
     try:
         with stop_on_signals(lambda name: setattr(self, "stop_reason", name)): self.train(bar)
     finally: bar.close()
-    return "finished" if self.finished else self.stop_reason or "stopped"
+    reason = "finished" if self.finished else self.stop_reason or "stopped"
+    self.stop_reason, self.stopping = None, False  # the next loop goes on
+    return reason
