@@ -45,8 +45,8 @@ class Attention(nn.Module):
         super().__init__()
         D, d, H, K = config.hidden_size, config.head_dim, config.num_attention_heads, config.num_key_value_heads
         self.head_dim, self.dropout = d, config.dropout
-        self.q_proj, self.o_proj = nn.Linear(D, H * d, bias=False), nn.Linear(H * d, D, bias=False)
-        self.k_proj, self.v_proj = nn.Linear(D, K * d, bias=False), nn.Linear(D, K * d, bias=False)
+        self.q_proj, self.k_proj = nn.Linear(D, H * d, bias=False), nn.Linear(D, K * d, bias=False)
+        self.v_proj, self.o_proj = nn.Linear(D, K * d, bias=False), nn.Linear(H * d, D, bias=False)
         self.q_norm, self.k_norm = RMSNorm(d, config.rms_norm_eps), RMSNorm(d, config.rms_norm_eps)
 
     def heads(self, x): return x.unflatten(-1, (-1, self.head_dim))  # (B, T, H*d) -> (B, T, H, d)

@@ -24,9 +24,10 @@ class MiniMindBlock(nn.Module):
     "One layer of the model, (B, T, D) -> (B, T, D): pre-norm attention and feed-forward, each added to its input."
     def __init__(self, config: MiniMindConfig):
         super().__init__()
-        self.self_attn, self.mlp = Attention(config), (MOEFeedForward if config.use_moe else FeedForward)(config)
+        self.self_attn = Attention(config)
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.mlp = (MOEFeedForward if config.use_moe else FeedForward)(config)
 
     def forward(self, x, cos, sin, mask=None, past=None, real=None):
         "The stream after the block, and keys and values for `past`; `real` (B, T) bool marks non-padding for a router."

@@ -19,8 +19,8 @@ class FeedForward(nn.Module):
                  intermediate_size=None): # inner width; default the configuration's
         super().__init__()
         D, F_ = config.hidden_size, intermediate_size or config.intermediate_size
-        self.gate_proj, self.up_proj = nn.Linear(D, F_, bias=False), nn.Linear(D, F_, bias=False)
-        self.down_proj, self.dropout = nn.Linear(F_, D, bias=False), config.dropout
+        self.gate_proj, self.down_proj = nn.Linear(D, F_, bias=False), nn.Linear(F_, D, bias=False)
+        self.up_proj, self.dropout = nn.Linear(D, F_, bias=False), config.dropout
 
     def forward(self, x):
         return F.dropout(self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x)), self.dropout, self.training)

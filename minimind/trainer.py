@@ -156,7 +156,9 @@ def load_optimizer(optimizer, # from `make_optimizer`
     try:
         groups = [g | s for g, s in zip(state["param_groups"], settings, strict=True)]
         optimizer.load_state_dict(dict(state, param_groups=groups))
-    except (ValueError, KeyError, TypeError) as e:
+        fits = all(t.shape == p.shape for p, s in optimizer.state.items() for k, t in s.items() if k != "step")
+        if not fits: raise ValueError("its moments have other shapes")
+    except (ValueError, KeyError, TypeError, AttributeError) as e:
         raise UserError(f"the checkpoint's optimizer is not this model's ({e})") from None
 
 # %% ../nbs/12_trainer.ipynb #9b6f1adf
