@@ -16,17 +16,18 @@ from .distributed import from_main, main_process, together
 
 # %% auto #0
 __all__ = ['HashingFile', 'fsync_folder', 'save_hashed', 'seal', 'json_or_none', 'verify', 'run_id_of', 'same_bytes', 'keep_old',
-           'point', 'CheckpointStore', 'RunLock', 'load_agreed', 'plain_state', 'lm_checkpoint', 'load_original',
-           'original_resume', 'load_resume']
+           'point', 'CheckpointStore', 'free_name', 'RunLock', 'load_agreed', 'plain_state', 'lm_checkpoint',
+           'load_original', 'original_resume', 'load_resume']
 
 # %% ../nbs/10_checkpoint.ipynb #44b74ec0
 class HashingFile:
     "A file open for writing that keeps size and SHA-256 of what passes through."
-    def __init__(self, path): self.f, self.sha, self.size = open(path, "wb"), hashlib.sha256(), 0
+    def __init__(self, path): self.f, self.sha, self.size, self.error = open(path, "wb"), hashlib.sha256(), 0, None
 
     def write(self, data):
         self.sha.update(data); self.size += len(memoryview(data).cast("B"))
-        return self.f.write(data)
+        try: return self.f.write(data)
+        except OSError as e: self.error = e; raise
 
     def flush(self): self.f.flush()
     def close(self) -> dict:
@@ -47,9 +48,13 @@ def fsync_folder(path):
 def save_hashed(path, data) -> dict:
     "`torch.save` to a new file, on disk when this returns; returns its size and digest."
     f = HashingFile(path)
-    try: torch.save(data, f)
-    except BaseException: f.f.close(); raise
-    return f.close()
+    try: torch.save(data, f); return f.close()
+    except RuntimeError:  # torch's zip writer wraps whatever the disk said
+        if f.error: raise f.error from None
+        raise
+    finally:
+        try: f.f.close()
+        except OSError: pass  # the disk is full: what was not written is not wanted
 
 # %% ../nbs/10_checkpoint.ipynb #18877165
 def seal(manifest) -> dict:
@@ -71,6 +76,8 @@ def verify(generation, # a generation's folder
     if manifest is None: raise UserError(f"{generation}: its manifest can't be read")
     if not isinstance(manifest, dict) or seal(manifest) != manifest:
         raise UserError(f"{generation}: its manifest is damaged")
+    if "generation" in manifest and f"{manifest['generation']:010d}" != generation.name:
+        raise UserError(f"{generation} holds generation {manifest['generation']}: it was renamed or copied")
     for name, entry in manifest["files"].items():
         path = generation / name
         if not path.is_file() or path.is_symlink(): raise UserError(f"{path} is missing")
@@ -103,7 +110,7 @@ def point(visible, # the name that people use
     if visible.is_file() and not visible.is_symlink() and not same_bytes(visible, target): keep_old(visible)
     tmp = visible.with_name(f".{visible.name}.tmp")
     tmp.unlink(missing_ok=True)
-    try: os.symlink(os.path.relpath(target, visible.parent), tmp)
+    try: os.symlink(os.path.relpath(target.resolve(), visible.parent.resolve()), tmp)
     except OSError: shutil.copyfile(target, tmp)
     os.replace(tmp, visible)
 
@@ -137,21 +144,27 @@ def rotate(self: CheckpointStore, run_id):
     for old in older[self.keep - 1:]:
         if run_id_of(old) == run_id: shutil.rmtree(old, ignore_errors=True)
 
+# %% ../nbs/10_checkpoint.ipynb #da1a0780
+def free_name(path, # of something that is to be moved aside
+              ending, # goes behind its name, with the first number that is free
+              ) -> Path:
+    "A path beside `path` that is not there yet: x.gens to x.gens.replaced0."
+    return next(p for k in range(100_000) if not (p := path.with_name(f"{path.name}{ending}{k}")).exists())
+
 # %% ../nbs/10_checkpoint.ipynb #ad0c41ed
 @patch
 def set_aside(self: CheckpointStore, generation):
     "Rename a generation that is not to be used again; nothing is deleted."
-    k = next(k for k in range(1000) if not generation.with_name(f"{generation.name}.aside{k}").exists())
-    os.rename(generation, generation.with_name(f"{generation.name}.aside{k}"))
+    os.rename(generation, free_name(generation, ".aside"))
 
 # %% ../nbs/10_checkpoint.ipynb #82620881
 @patch
 def make_way(self: CheckpointStore, final, run_id):
-    "Before a commit: move another run's generations aside as a whole (the last such stays), or one of this number."
+    "Before a commit: move another run's generations aside as a whole, or the one of this number; none is deleted."
     generations = self.generations()
     if generations and all(run_id_of(generation) != run_id for generation in generations):
-        replaced = self.folder.with_name(f"{self.folder.name}.replaced")
-        shutil.rmtree(replaced, ignore_errors=True); replaced.mkdir()
+        replaced = free_name(self.folder, ".replaced")
+        replaced.mkdir()
         for generation in generations: os.rename(generation, replaced / generation.name)
     elif final.exists(): self.set_aside(final)
 
@@ -202,19 +215,25 @@ class RunLock:
     "Held by the one process that trains under a name. Raises `UserError` naming the holder when it is taken."
     def __init__(self, store, # a `CheckpointStore`
                  run_id): # of the run that wants it
-        path, self.owner = (store.checkpoint_dir / f".{store.name}.{kind}" for kind in ("lock", "owner"))
-        self.lock = FileLock(str(path), timeout=0, thread_local=False, is_singleton=True)
+        self.owner, self.locks = store.checkpoint_dir / f".{store.name}.owner", []
+        where = store.checkpoint_dir
         try:
-            store.checkpoint_dir.mkdir(parents=True, exist_ok=True)
-            self.lock.acquire()
+            for where in dict.fromkeys((store.checkpoint_dir, store.save_dir)):  # both hold files of this name
+                where.mkdir(parents=True, exist_ok=True)
+                path = str(where / f".{store.name}.lock")
+                self.locks.append(FileLock(path, timeout=0, thread_local=False, is_singleton=True))
+                self.locks[-1].acquire()
             self.owner.write_text(f"process {os.getpid()} on {socket.gethostname()} (run {run_id})\n")
         except Timeout:
             who = self.owner.read_text().strip() if self.owner.exists() else "another process"
-            raise UserError(f"{who} is training {store.name} in {store.checkpoint_dir}: "
-                            "choose another --checkpoint_dir or --save_weight") from None
-        except OSError as e: raise UserError(f"cannot write to {store.checkpoint_dir}: {e.strerror.lower()}") from None
+            for lock in self.locks[:-1]: lock.release()
+            raise UserError(f"{who} is training {store.name} in {where}: choose another --save_weight, or another "
+                            "--checkpoint_dir and --save_dir") from None
+        except OSError as e: raise UserError(f"cannot write to {where}: {(e.strerror or str(e)).lower()}") from None
 
-    def release(self): self.owner.unlink(missing_ok=True); self.lock.release(force=True)
+    def release(self):
+        self.owner.unlink(missing_ok=True)
+        for lock in self.locks: lock.release(force=True)
 
 # %% ../nbs/10_checkpoint.ipynb #a8529b20
 def load_agreed(store, # a `CheckpointStore`, perhaps another folder on each machine

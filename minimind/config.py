@@ -4,18 +4,21 @@
 
 # %% ../nbs/00_config.ipynb #c8eb6123
 from __future__ import annotations
-import argparse, math, re, sys
+import argparse, math, os, re, sys
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 
 # %% auto #0
-__all__ = ['YARN', 'BY_DATA', 'UserError', 'opt', 'check_at_least', 'check_divides', 'MiniMindConfig', 'as_list', 'check_choices',
-           'check_name', 'weight_name', 'by_data', 'PretrainConfig', 'OneLineParser', 'zero_or_one', 'add_flag',
-           'make_parser', 'from_args']
+__all__ = ['YARN', 'BY_DATA', 'UserError', 'NotFinite', 'opt', 'check_at_least', 'check_at_most', 'check_divides',
+           'MiniMindConfig', 'as_list', 'check_choices', 'full_path', 'check_name', 'weight_name', 'by_data',
+           'PretrainConfig', 'OneLineParser', 'zero_or_one', 'add_flag', 'make_parser', 'from_args']
 
 # %% ../nbs/00_config.ipynb #74996437
 class UserError(ValueError):
     "A mistake that the user can mend: its message is one line that names the value and says what to do (exit code 2)."
+
+class NotFinite(RuntimeError):
+    "Loss or gradient were not finite in several steps in a row; the parameters are those before (exit code 3)."
 
 # %% ../nbs/00_config.ipynb #95f51f67
 def opt(default, # value when nothing is given
@@ -37,6 +40,15 @@ def check_at_least(config, # any dataclass
         value = getattr(config, name)
         if value is not None and not least <= value < math.inf:
             raise UserError(f"{name} is {value}; it must be at least {least}")
+
+# %% ../nbs/00_config.ipynb #e092934f
+def check_at_most(config, # any dataclass
+                  most, # largest value allowed
+                  names, # its fields, separated by spaces
+                  ):
+    "Raise `UserError` for the first of these fields that is larger than `most`."
+    for name in names.split():
+        if (value := getattr(config, name)) > most: raise UserError(f"{name} is {value}; it must be at most {most}")
 
 # %% ../nbs/00_config.ipynb #a48e7450
 def check_divides(config, whole, part):
@@ -79,6 +91,7 @@ class MiniMindConfig:
     def __post_init__(self):
         check_at_least(self, 1, "hidden_size num_hidden_layers vocab_size num_attention_heads num_key_value_heads "
                        "max_position_embeddings num_experts num_experts_per_tok")
+        check_at_most(self, 1 << 16, "hidden_size num_hidden_layers num_attention_heads num_experts")
         check_divides(self, "num_attention_heads", "num_key_value_heads")
         if self.head_dim is None:
             check_divides(self, "hidden_size", "num_attention_heads")
@@ -107,6 +120,10 @@ def check_choices(config):
             raise UserError(f"{f.name} is {value!r}; choose one of {', '.join(allowed)}")
 
 # %% ../nbs/00_config.ipynb #c4f7b6df
+def full_path(path) -> Path:
+    "`path` as an absolute path; `~` is the home folder, and a home that is not there is a name like others."
+    return Path(os.path.expanduser(path)).absolute()
+
 def check_name(what, name):
     "Raise `UserError` unless `name` can safely be part of a file name."
     if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", str(name)):
@@ -206,6 +223,7 @@ class PretrainConfig:
         check_at_least(self, 1, "epochs batch_size accumulation_steps save_interval log_interval corpus_size "
                        "max_skipped")
         check_at_least(self, 2, "max_seq_len")
+        check_at_most(self, 1024, "threads num_workers")
         check_at_least(self, 0, "max_steps eval_interval threads num_workers stop_after max_minutes learning_rate seed "
                        "weight_decay warmup_ratio val_fraction")
         if not self.grad_clip > 0: raise UserError(f"grad_clip is {self.grad_clip}; it must be above 0")
@@ -226,7 +244,7 @@ class PretrainConfig:
 
     def path(self, name) -> Path:
         "One of the folders as an absolute path; relative ones start at the working directory."
-        return Path(getattr(self, name)).expanduser().absolute()
+        return full_path(getattr(self, name))
 
 # %% ../nbs/00_config.ipynb #d9d558d8
 class OneLineParser(argparse.ArgumentParser):

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from filelock import FileLock
 from tqdm import tqdm
-from .config import UserError, as_list
+from .config import UserError, as_list, full_path
 
 # %% auto #0
 __all__ = ['FORMAT', 'parse_line', 'read_texts', 'held_out', 'SplitWriter', 'Documents', 'batches_of_texts', 'file_sha256',
@@ -72,10 +72,11 @@ class SplitWriter:
     "Writes one split: tokens and offsets files in `folder`, and what the header needs to know about them."
     def __init__(self, folder, split, dtype):
         self.files = {kind: open(Path(folder) / f"{split}.{kind}", "wb") for kind in ("tokens", "offsets")}
-        self.dtype, self.sha, self.documents, self.n_tokens, self.bytes = dtype, hashlib.sha256(), 0, 0, 0
+        self.shas = {kind: hashlib.sha256() for kind in self.files}
+        self.dtype, self.documents, self.n_tokens, self.bytes = dtype, 0, 0, 0
         self.write("offsets", np.zeros(1, "<i8"))
 
-    def write(self, kind, array): self.files[kind].write(array.tobytes()); self.sha.update(array.tobytes())
+    def write(self, kind, array): self.files[kind].write(array.tobytes()); self.shas[kind].update(array.tobytes())
 
     def add(self, documents, # lists of token ids, markers included
             n_bytes): # UTF-8 bytes of their texts
@@ -89,7 +90,9 @@ class SplitWriter:
     def close(self) -> dict:
         "Flush to disk; returns the split's entry in the header."
         for f in self.files.values(): f.flush(); os.fsync(f.fileno()); f.close()
-        return dict(documents=self.documents, tokens=self.n_tokens, bytes=self.bytes, sha256=self.sha.hexdigest())
+        digests = [sha.hexdigest() for sha in self.shas.values()]
+        return dict(documents=self.documents, tokens=self.n_tokens, bytes=self.bytes, sha256_of_files=digests,
+                    sha256=hashlib.sha256(" ".join(digests).encode()).hexdigest())
 
 # %% ../nbs/07_dataset.ipynb #e259834d
 class Documents:
@@ -110,6 +113,12 @@ class Documents:
             raise UserError(f"{path} is damaged: {size} bytes where its header says {count} numbers; "
                             f"delete {self.folder}")
         return np.memmap(path, dtype, "r", shape=(count,)) if count else np.empty(0, dtype)
+
+    def intact(self) -> bool:
+        "Whether the files hold what was written; read only if they are younger than their header, which came last."
+        paths = [self.folder / f"{self.split}.{kind}" for kind in ("tokens", "offsets")]
+        if max(p.stat().st_mtime_ns for p in paths) <= (self.folder / "header.json").stat().st_mtime_ns: return True
+        return [file_sha256(p) for p in paths] == self.info["sha256_of_files"]
 
     def __len__(self): return self.info["documents"]
     def __getitem__(self, i): return self.tokens[self.offsets[i]:self.offsets[i + 1]]
@@ -182,20 +191,25 @@ def build_tokens(folder, # final name
     "Tokenise `files` into a temporary folder and move it to `folder` when all is on disk."
     tmp = folder.with_name(f".{folder.name}.tmp")
     shutil.rmtree(tmp, ignore_errors=True); tmp.mkdir()
-    try: header = write_tokens(tmp, files, tokenizer, what, progress)
-    except BaseException: shutil.rmtree(tmp, ignore_errors=True); raise
-    with open(tmp / "header.json", "w") as f: json.dump(header, f, indent=1); f.flush(); os.fsync(f.fileno())
-    shutil.rmtree(folder, ignore_errors=True)
-    os.rename(tmp, folder)
+    try:
+        header = write_tokens(tmp, files, tokenizer, what, progress)
+        with open(tmp / "header.json", "w") as f: json.dump(header, f, indent=1); f.flush(); os.fsync(f.fileno())
+        shutil.rmtree(folder, ignore_errors=True)
+        os.rename(tmp, folder)
+    except OSError as e:
+        raise UserError(f"cannot write {folder}: {e.strerror or e}; choose another --cache_dir") from None
+    finally: shutil.rmtree(tmp, ignore_errors=True)
 
 # %% ../nbs/07_dataset.ipynb #ad4a6efb
 def is_current(folder, # with a tokenised corpus, or nothing
                files, # what it should have been made from
                ) -> bool:
     "Whether `folder` holds a complete corpus made from these files as they are now."
-    try: sources = [Documents(folder, split).header["sources"] for split in ("train", "val")][0]
+    try: splits = [Documents(folder, split) for split in ("train", "val")]
     except (OSError, ValueError, KeyError, TypeError): return False  # not there, not complete, or damaged
-    return len(sources) == len(files) and all(same_source(f, noted) for f, noted in zip(files, sources))
+    sources = splits[0].header.get("sources", [])
+    same = len(sources) == len(files) and all(same_source(f, noted) for f, noted in zip(files, sources))
+    return same and all(split.intact() for split in splits)
 
 # %% ../nbs/07_dataset.ipynb #98172e22
 FORMAT = 1  # of the files on disk; a new number makes old caches invalid
@@ -209,14 +223,14 @@ def tokenise(files, # one JSONL file or several
              progress=True, # show a bar
              ) -> Path:
     "The folder with the tokenised corpus, for `Documents`: made now or found from an earlier time. Raises `UserError`."
-    files = [Path(f).expanduser().absolute() for f in as_list(files)]
+    files = [full_path(f) for f in as_list(files)]
     for f in files:
-        if f.is_dir(): raise UserError(f"{f} is a folder; name the .jsonl files in it")
-        if not f.is_file(): raise UserError(f"cannot read {f}: no such file")
+        if os.path.isdir(f): raise UserError(f"{f} is a folder; name the .jsonl files in it")
+        if not os.path.isfile(f): raise UserError(f"cannot read {f}: no such file")
     what = dict(format=FORMAT, files=[str(f) for f in files], tokenizer=tokenizer.fingerprint, text_field=text_field,
                 val_fraction=val_fraction, control=control)
     key = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:12]
-    folder = Path(cache_dir).expanduser().absolute() / f"{files[0].name.split('.')[0]}-{key}"
+    folder = full_path(cache_dir) / f"{files[0].name.split('.')[0][:40]}-{key}"
     try: folder.parent.mkdir(parents=True, exist_ok=True)
     except OSError as e:
         why = e.strerror.lower()

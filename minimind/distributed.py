@@ -38,7 +38,12 @@ def world_from_environment(env=None) -> World:
     missing = [v for v in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT") if v not in env]
     if missing:
         raise UserError(f"RANK or WORLD_SIZE is set but not {', '.join(missing)}: start with torchrun, or unset them")
-    return World(**{k: int(env.get(v, 1)) for k, v in names.items()})
+    for v in [*names.values(), "MASTER_PORT"]:
+        if not env.get(v, "1").isdigit():
+            raise UserError(f"{v} is {env[v]!r}, not a number: start with torchrun, or unset it")
+    world = World(**{k: int(env.get(v, 1)) for k, v in names.items()})
+    if world.rank >= world.world_size: raise UserError(f"RANK {world.rank} is not below WORLD_SIZE {world.world_size}")
+    return world
 
 # %% ../nbs/09_distributed.ipynb #c65059ac
 def choose_device(name="", # cuda, cuda:N, mps, cpu; '' for the best there is

@@ -8,19 +8,21 @@ import json, math, os, sys
 from pathlib import Path
 from fastcore.basics import patch
 from tqdm import tqdm
+from .checkpoint import keep_old
 
 # %% auto #0
-__all__ = ['read_metrics', 'finite_json', 'MetricsLog', 'clock', 'describe', 'Progress', 'WandbLog', 'smooth']
+__all__ = ['read_metrics', 'finite_json', 'MetricsLog', 'clock', 'tell', 'describe', 'Progress', 'WandbLog', 'smooth']
 
 # %% ../nbs/11_metrics.ipynb #b7776a45
 def read_metrics(path, # a metrics.jsonl
                  kind="step", # which lines: 'step', 'eval', 'resume', 'skip', or None for all
                  ) -> list[dict]:
-    "The records of a run, oldest first; a line cut short by a kill is left out."
+    "The records of a run, oldest first; a line cut short by a kill, or without a step, is left out."
     records = []
-    for line in Path(path).read_text(encoding="utf-8").splitlines():
+    for line in Path(path).read_text(encoding="utf-8", errors="replace").splitlines():
         try: record = json.loads(line)
         except ValueError: continue
+        if not isinstance(record, dict) or not isinstance(record.get("step"), int): continue
         if kind is None or record.get("kind", "step") == kind: records.append(record)
     return records
 
@@ -38,6 +40,7 @@ class MetricsLog:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         old = read_metrics(path, None) if keep and self.path.exists() else []
         lines = [finite_json(r) + "\n" for r in old if r.get("step", 0) <= keep]
+        if not keep and self.path.exists() and self.path.stat().st_size: keep_old(self.path)  # another run's
         tmp = self.path.with_name(f".{self.path.name}.tmp")
         tmp.write_text("".join(lines), encoding="utf-8")
         os.replace(tmp, self.path)
@@ -52,6 +55,12 @@ def clock(seconds) -> str:
     "Seconds as 1:05 or 2:03:04."
     h, m = divmod(int(seconds) // 60, 60)
     return f"{h}:{m:02d}:{int(seconds) % 60:02d}" if h else f"{m}:{int(seconds) % 60:02d}"
+
+# %% ../nbs/11_metrics.ipynb #b117aa66
+def tell(text):
+    "Print a line, unless it can't be written."
+    try: print(text, flush=True)
+    except OSError: pass
 
 # %% ../nbs/11_metrics.ipynb #0553d7f9
 def describe(record, # a step's record
@@ -79,13 +88,13 @@ def update(self: Progress, record, # a step's record
     left = self.seconds / max(1, self.done - self.first) * (self.total - self.done)
     if self.bar is not None: self.bar.set_postfix_str(describe(record)); self.bar.update(self.done - self.bar.n)
     elif self.show and (self.done % self.interval == 0 or self.done == self.total):
-        print(f"step {self.done}/{self.total}  {describe(record, left)}", flush=True)
+        tell(f"step {self.done}/{self.total}  {describe(record, left)}")
 
 # %% ../nbs/11_metrics.ipynb #5605f033
 @patch
 def say(self: Progress, text):
     "A line of text that does not disturb the bar."
-    if self.show: self.bar.write(text) if self.bar is not None else print(text, flush=True)
+    if self.show: self.bar.write(text) if self.bar is not None else tell(text)
 
 @patch
 def close(self: Progress):

@@ -7,14 +7,14 @@ __all__ = ['EXIT_USER', 'EXIT_NOT_FINITE', 'EXIT_STOPPED', 'parser', 'complain',
            'floor_of', 'verdict', 'samples', 'conclude', 'main', 'cli']
 
 # %% ../nbs/13_pretrain.ipynb #cd928aa7
-import os, shlex, sys
+import os, shlex, signal, sys
 from pathlib import Path
 if __name__ == "__main__" and not __package__ and "__file__" in globals():  # run as a file: be the package's module
     sys.path[0], __package__ = str(Path(__file__).resolve().parents[1]), "minimind"
 
 # %% ../nbs/13_pretrain.ipynb #fec688c2
 from dataclasses import MISSING, fields, replace
-from .config import PretrainConfig, UserError, from_args, make_parser
+from .config import NotFinite, PretrainConfig, UserError, from_args, full_path, make_parser
 
 # %% ../nbs/13_pretrain.ipynb #c5568425
 EXIT_USER, EXIT_NOT_FINITE, EXIT_STOPPED = 2, 3, 75
@@ -22,7 +22,7 @@ parser = make_parser(PretrainConfig)
 
 def complain(error, rank, code) -> int:
     "Print the error as one line, on the main process; returns `code`."
-    if rank == 0: print(f"minimind: error: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+    if rank == 0: print(f"{parser.prog}: error: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
     return code
 
 # %% ../nbs/13_pretrain.ipynb #48de7f49
@@ -56,7 +56,7 @@ def announce(trainer):
     c, p, say = trainer.config, trainer.plan, trainer.say
     size, dtype = count_parameters(trainer.model) / 1e6, str(trainer.dtype).removeprefix("torch.")
     say(f"model    {c.name}: {size:.1f}M parameters, {dtype} on {trainer.device} x {trainer.world.world_size}")
-    files = ", ".join(str(Path(d).expanduser().absolute()) for d in c.data_path) or "the built-in corpus"
+    files = ", ".join(str(full_path(d)) for d in c.data_path) or "the built-in corpus"
     documents = trainer.data.documents
     say(f"data     {files}: {len(documents):,} documents, {len(documents.tokens):,} tokens, "
         f"{p.rows:,} rows of {c.max_seq_len}")
@@ -112,13 +112,14 @@ def conclude(trainer, # at the end of a launch
 # %% ../nbs/13_pretrain.ipynb #d86469fd
 def main(args) -> int:
     "Pre-train as these parsed flags say; returns the exit code."
-    rank = int(os.environ.get("RANK", 0))
+    rank, size = (os.environ.get(k, "0") for k in ("RANK", "WORLD_SIZE"))
+    rank = int(rank) if rank.isdigit() and size.isdigit() and int(rank) < int(size) else 0  # a number without sense speaks
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # before torch is loaded, see above
     try: config = from_args(PretrainConfig, args)
     except UserError as e: return complain(e, rank, EXIT_USER)
     trainer = None
     try:
-        from minimind.trainer import NotFinite, Trainer
+        from minimind.trainer import Trainer
         from minimind.distributed import leave
         trainer = Trainer(config)
         announce(trainer)
@@ -128,13 +129,14 @@ def main(args) -> int:
         return 0 if reason == "finished" else EXIT_STOPPED
     except UserError as e: return complain(e, rank, EXIT_USER)
     except NotFinite as e: return complain(e, rank, EXIT_NOT_FINITE)
-    except KeyboardInterrupt: return complain("interrupted before the first step or after the last", rank, EXIT_STOPPED)
+    except KeyboardInterrupt: return complain("interrupted; the last checkpoint is good", rank, EXIT_STOPPED)
     finally:
         if trainer: trainer.close()
 
 # %% ../nbs/13_pretrain.ipynb #dfabc937
 def cli():
     "Entry point of the console script `minimind-pretrain`."
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # before the training loop, which has its own way, Ctrl-C just ends us
     sys.exit(main(parser.parse_args()))
 
 if __name__ == "__main__" and "__file__" in globals(): cli()

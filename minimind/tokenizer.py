@@ -4,8 +4,7 @@
 
 # %% ../nbs/06_tokenizer.ipynb #937b8fa8
 from __future__ import annotations
-import hashlib, json, os
-from importlib.resources import files
+import hashlib, inspect, json, os
 from pathlib import Path
 from fastcore.basics import patch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -74,7 +73,7 @@ class TextTokenizer:
         self.bos_id, self.eos_id, self.pad_id = (find_marker(k, ids, names or {}, where) for k in ("bos", "eos", "pad"))
         if self.pad_id is None: self.pad_id = self.eos_id
         self.vocab_size = max(ids.values()) + 1  # ids may have gaps, and an embedding needs a row for each
-        canonical = json.dumps(spec, sort_keys=True, separators=(",", ":"))
+        canonical = json.dumps([spec, self.bos_id, self.eos_id, self.pad_id], sort_keys=True, separators=(",", ":"))
         self.fingerprint, self.path, self.spec = hashlib.sha256(canonical.encode()).hexdigest(), path, spec
 
     def __repr__(self): return f"TextTokenizer({self.vocab_size:,} tokens, {self.fingerprint[:8]})"
@@ -158,7 +157,7 @@ def read_json(path, # of a file
 def load_tokenizer(path=None, # a tokenizer.json, or a folder with one; None: the shipped tokenizer of 6,400 tokens
                    ) -> TextTokenizer:
     "A tokenizer from a file; raises `UserError` in one line when there is none or it lacks begin and end markers."
-    path = Path(str(files("minimind") / "tokenizer.json")) if path is None else Path(path)
+    path = Path(inspect.getfile(UserError)).with_name("tokenizer.json") if path is None else Path(path)
     if not path.exists(): raise UserError(f"there is no tokenizer at {path}; give a tokenizer.json or its folder")
     if path.is_dir():
         if not (path / "tokenizer.json").exists(): raise UserError(f"the folder {path} holds no tokenizer.json")

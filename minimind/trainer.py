@@ -4,13 +4,14 @@
 
 # %% ../nbs/12_trainer.ipynb #50ea1237
 from __future__ import annotations
-import json, math, platform, signal, threading, time, uuid
+import hashlib, json, math, os, platform, signal, sys, threading, time, uuid
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 import torch
 from fastcore.basics import patch
 from torch.utils.data import DataLoader
-from .config import PretrainConfig, UserError, weight_name
+from .config import NotFinite, PretrainConfig, UserError, weight_name
 from .model import MiniMindForCausalLM, eagerly
 from .corpus import write_corpus
 from .tokenizer import load_tokenizer
@@ -20,12 +21,12 @@ from .sampler import (SkipBatchSampler, epoch_order, extend_ledger, micro_batche
 from .distributed import (all_sum, choose_dtype, from_main, held_back, init_distributed_mode, together,
                                   wrap_model)
 from .checkpoint import CheckpointStore, RunLock, json_or_none, lm_checkpoint, load_original, load_resume
-from .metrics import MetricsLog, Progress, WandbLog
+from .metrics import MetricsLog, Progress, WandbLog, tell
 
 # %% auto #0
 __all__ = ['STOP_SIGNALS', 'PLACE', 'MAY_CHANGE', 'learning_rate', 'Plan', 'make_plan', 'keyed_randomness', 'load_data',
            'load_strictly', 'model_shape', 'make_model', 'make_optimizer', 'load_optimizer', 'interrupt_after',
-           'stop_on_signals', 'Trainer', 'NotFinite']
+           'stop_on_signals', 'Trainer', 'code_digest']
 
 # %% ../nbs/12_trainer.ipynb #24bdbf9d
 def learning_rate(progress, # share of the run's rows that were consumed, 0 to 1
@@ -198,7 +199,7 @@ PLACE = dict(epoch=0, position=0, # rows of this epoch that are consumed, by all
 class Trainer:
     "A pre-training run, from a `PretrainConfig`: `step()`, iterate, or `fit()`; the same in a cell and under torchrun."
     def __init__(self, config: PretrainConfig,
-                 say=print, # told what a person should know; on the main process only
+                 say=tell, # told what a person should know; on the main process only
                  progress=True): # show bars and lines of progress
         vars(self).update(PLACE)
         self.config, (self.world, self.device) = config, init_distributed_mode(config.device, config.threads)
@@ -304,10 +305,6 @@ def update(self: Trainer, loss, # of the whole step
     self.optimizer.zero_grad(set_to_none=True)
     return norm
 
-# %% ../nbs/12_trainer.ipynb #e5b77828
-class NotFinite(RuntimeError):
-    "Loss or gradient were not finite in several steps in a row; the parameters are as before those steps."
-
 # %% ../nbs/12_trainer.ipynb #9f71f1ed
 @patch
 def fingerprints(self: Trainer) -> dict:
@@ -316,19 +313,29 @@ def fingerprints(self: Trainer) -> dict:
                 data=self.data.documents.info["sha256"],
                 packing=f"{self.config.packing}, rows of {self.config.max_seq_len}")
 
+# %% ../nbs/12_trainer.ipynb #707da8a9
+def code_digest() -> str:
+    "Digest of the code that defines the model: rope, attention, moe and model."
+    folder = Path(sys.modules["minimind.model"].__file__).parent
+    code = b"".join((folder / f"{name}.py").read_bytes() for name in ("rope", "attention", "moe", "model"))
+    return hashlib.sha256(code).hexdigest()[:8]
+
 # %% ../nbs/12_trainer.ipynb #8acfd424
 @patch
 def machine(self: Trainer) -> dict:
     "What exact bits depend on besides the run itself."
     return dict(world_size=self.world.world_size, device=self.device.type, dtype=str(self.dtype).removeprefix("torch."),
-                threads=torch.get_num_threads(), torch=str(torch.__version__), processor=platform.machine())
+                threads=torch.get_num_threads(), torch=str(torch.__version__), processor=platform.machine(),
+                code=code_digest())
 
 # %% ../nbs/12_trainer.ipynb #6b3ee34d
 @patch
 def check_weights(self: Trainer):
     "Raise `UserError` when weights that are no run's of ours lie where this run's would."
     theirs = self.store.visible["weights.pth"]
-    if not self.store.generations() and theirs.is_file() and not theirs.is_symlink():
+    inside = self.store.folder.resolve() in theirs.resolve().parents
+    ours = inside if theirs.is_symlink() else bool(self.store.generations())
+    if os.path.lexists(theirs) and not ours:
         raise UserError(f"{theirs} exists and is not of this run: choose another --save_weight or --save_dir, or give "
                         "--overwrite 1 (it is then renamed)")
 
@@ -343,7 +350,7 @@ def check_nothing_lost(self: Trainer):
         if old is None or any(old.get(k) != v for k, v in mine.items()):
             raise UserError(f"{self.store.checkpoint_dir} holds a run {self.config.name} with another plan: go on with "
                             "--from_resume 1 and its flags, choose another --save_weight, or give --overwrite 1")
-        self.say(f"starting afresh; run {old['run_id']} of the same plan is moved aside at the first save")
+        self.say(f"starting afresh; run {old['run_id']} of the same plan is moved aside")
 
 # %% ../nbs/12_trainer.ipynb #96383647
 @patch
@@ -370,9 +377,22 @@ def write(self: Trainer, record):
 def close(self: Trainer):
     "Let go of the files and of the lock."
     if self.wandb: self.wandb.close()
-    if self.log: self.log.file.close()
+    try:
+        if self.log: self.log.file.close()
+    except OSError as e: self.say(f"the last lines of {self.log.path} could not be written ({e.strerror or e})")
     if self.lock: self.lock.release()
     self.log = self.wandb = self.lock = None
+
+# %% ../nbs/12_trainer.ipynb #8a71668b
+@patch
+def check_still_newest(self: Trainer):
+    "Raise `UserError` when another launch has gone on from our checkpoint; put newer ones that are damaged aside."
+    newest = self.store.newest() if self.saved_at is not None else None
+    if newest and newest["generation"] > self.saved_at:
+        raise UserError(f"another launch has gone on to step {newest['generation']} of {self.config.name}: start again "
+                        "with --from_resume 1")
+    for generation in self.store.generations():
+        if int(generation.name) > self.steps: self.store.set_aside(generation)
 
 # %% ../nbs/12_trainer.ipynb #e1be614e
 @patch
@@ -381,8 +401,8 @@ def take_files(self: Trainer):
     if not self.world.is_main: return
     if not self.steps: self.check_nothing_lost()
     self.lock = RunLock(self.store, self.run_id)
-    for generation in self.store.generations():
-        if self.steps and int(generation.name) > self.steps: self.store.set_aside(generation)  # damaged, or undone
+    if self.steps: self.check_still_newest()
+    elif self.store.generations(): self.write_checkpoint()  # a resume goes on with this run from now on
     self.open_log()
 
 # %% ../nbs/12_trainer.ipynb #984d21e1
@@ -578,6 +598,7 @@ def level(self: Trainer, saved): # the checkpoint's `machine`
     changed = [f"{k} {saved.get(k)} -> {v}" for k, v in self.machine().items() if saved.get(k) != v]
     if not changed: return "exact, bit for bit"
     kept = "same rows, steps and learning rates, losses up to rounding (E1), since "
+    if saved.get("code") != code_digest(): kept = "same rows, steps and learning rates, but another model, since "
     return kept + ", ".join(changed) + self.busy()
 
 # %% ../nbs/12_trainer.ipynb #b8dc15fe
@@ -638,7 +659,7 @@ def __iter__(self: Trainer):
     while not self.finished and not self.stopping:
         record = self.step()
         every = self.config.eval_interval
-        if every and self.steps % every == 0 and not self.finished: self.validate()
+        if self.finished or every and self.steps % every == 0: self.validate()
         if self.steps % self.config.save_interval == 0: self.save()
         yield record
 
@@ -666,7 +687,6 @@ def train(self: Trainer, bar): # a `Progress`
         if self.validation and self.validation["step"] == self.steps: bar.say(f"validation {self.said_loss()}")
         self.stop_reason = self.stop_reason or self.due()
         if self.stop_reason == "stop_after": break
-    if self.finished and self.validate(): bar.say(f"validation {self.said_loss()}")
     self.save()
 
 # %% ../nbs/12_trainer.ipynb #f2d7e0a4

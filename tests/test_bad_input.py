@@ -56,9 +56,9 @@ def test_one_line(tmp_path, capsys, monkeypatch, case):
 def test_no_traceback_from_the_command(tmp_path):
     (tmp_path / "bad.jsonl").write_text('{"text": 1}\n')
     code, out, err = run([sys.executable, PRETRAIN, *TINY, "--data_path", "bad.jsonl"], tmp_path)
-    assert code == 2 and err.strip().splitlines()[-1].startswith("minimind: error:") and "Traceback" not in err
+    assert code == 2 and err.strip().splitlines()[-1].startswith("minimind-pretrain: error:") and "Traceback" not in err
     code, out, err = run(torchrun(2, PRETRAIN, *TINY, "--data_path", "bad.jsonl"), tmp_path)
-    assert code == 1 and err.count("minimind: error:") == 1 and "pretrain.py\", line" not in err
+    assert code == 1 and err.count("minimind-pretrain: error:") == 1 and "pretrain.py\", line" not in err
 
 def test_from_weight_is_strict(tmp_path, capsys):
     import torch
@@ -86,7 +86,7 @@ def test_nothing_is_overwritten_silently(tmp_path, capsys):
     code, line = complain(capsys, *flags, "--max_steps", 3)
     assert code == 2 and "another plan" in line
     assert complain(capsys, *flags, "--max_steps", 2)[0] == 0  # the same run again is fine
-    assert (tmp_path / "checkpoints/.pretrain_32.gens.replaced/0000000002").is_dir()
+    assert (tmp_path / "checkpoints/.pretrain_32.gens.replaced0/0000000002").is_dir()
 
 def test_not_finite_stops_with_its_own_code(tmp_path, capsys, monkeypatch):
     from minimind.trainer import Trainer
