@@ -112,8 +112,8 @@ def conclude(trainer, # at the end of a launch
 # %% ../nbs/13_pretrain.ipynb #d86469fd
 def main(args) -> int:
     "Pre-train as these parsed flags say; returns the exit code."
-    rank, size = (os.environ.get(k, "0") for k in ("RANK", "WORLD_SIZE"))
-    rank = int(rank) if rank.isdigit() and size.isdigit() and int(rank) < int(size) else 0  # a number without sense speaks
+    rank, size = (int(v) if v.isdigit() else 0 for v in map(os.environ.get, ("RANK", "WORLD_SIZE"), "00"))
+    if rank >= size: rank = 0  # a number that makes no sense must be told, so this process speaks
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # before torch is loaded, see above
     try: config = from_args(PretrainConfig, args)
     except UserError as e: return complain(e, rank, EXIT_USER)
