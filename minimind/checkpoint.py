@@ -10,14 +10,16 @@ import torch
 import torch.distributed as dist
 from fastcore.basics import patch
 from filelock import FileLock, Timeout
-from .config import UserError, check_name, weight_name
+from .config import NAME, OneLineParser, UserError, check_name, weight_name
 from .dataset import file_sha256
 from .distributed import from_main, main_process, together
+from .sampler import Plan, extend_ledger
 
 # %% auto #0
-__all__ = ['HashingFile', 'fsync_folder', 'save_hashed', 'seal', 'json_or_none', 'verify', 'run_id_of', 'same_bytes', 'keep_old',
-           'point', 'CheckpointStore', 'free_name', 'RunLock', 'load_agreed', 'plain_state', 'lm_checkpoint',
-           'load_original', 'original_resume', 'load_resume']
+__all__ = ['TOLD', 'HashingFile', 'fsync_folder', 'make_folder', 'save_hashed', 'seal', 'json_or_none', 'sound', 'verify',
+           'run_id_of', 'same_bytes', 'keep_old', 'point', 'CheckpointStore', 'free_name', 'nbytes', 'load_plain',
+           'RunLock', 'load_agreed', 'plain_state', 'checkpoint_files', 'copied', 'lm_checkpoint', 'load_original',
+           'original_resume', 'load_resume']
 
 # %% ../nbs/10_checkpoint.ipynb #44b74ec0
 class HashingFile:
@@ -44,6 +46,14 @@ def fsync_folder(path):
     except OSError: pass
     finally: os.close(fd)
 
+# %% ../nbs/10_checkpoint.ipynb #4243ce10
+def make_folder(path):
+    "Make a folder and those above it, on disk when this returns. Raises OSError."
+    if path.is_dir(): return
+    make_folder(path.parent)
+    path.mkdir(exist_ok=True)
+    fsync_folder(path.parent)
+
 # %% ../nbs/10_checkpoint.ipynb #0699a002
 def save_hashed(path, data) -> dict:
     "`torch.save` to a new file, on disk when this returns; returns its size and digest."
@@ -64,9 +74,19 @@ def seal(manifest) -> dict:
 
 # %% ../nbs/10_checkpoint.ipynb #86dcfd30
 def json_or_none(path):
-    "What a JSON file holds; None when it can't be read."
+    "What a JSON file holds; None when it can't be read, or is a link to another place."
+    if Path(path).is_symlink(): return None
     try: return json.loads(Path(path).read_text())
-    except (OSError, ValueError): return None
+    except (OSError, ValueError, RecursionError): return None
+
+# %% ../nbs/10_checkpoint.ipynb #7da72770
+def sound(manifest) -> bool:
+    "Whether a manifest has its seal and the form that `seal` and `CheckpointStore.commit` give it."
+    try:
+        whole, files = seal(manifest) == manifest, manifest["files"].items()
+        return whole and all(NAME.fullmatch(name) and isinstance(e["size"], int) and isinstance(e["sha256"], str)
+                             for name, e in files)
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError): return False
 
 # %% ../nbs/10_checkpoint.ipynb #4fd1cca9
 def verify(generation, # a generation's folder
@@ -74,9 +94,8 @@ def verify(generation, # a generation's folder
     "The manifest of a generation whose every byte is as it was written. Raises `UserError` saying what is not."
     manifest = json_or_none(generation / "manifest.json")
     if manifest is None: raise UserError(f"{generation}: its manifest can't be read")
-    if not isinstance(manifest, dict) or seal(manifest) != manifest:
-        raise UserError(f"{generation}: its manifest is damaged")
-    if "generation" in manifest and f"{manifest['generation']:010d}" != generation.name:
+    if not sound(manifest): raise UserError(f"{generation}: its manifest is damaged")
+    if manifest.get("generation", int(generation.name)) != int(generation.name):
         raise UserError(f"{generation} holds generation {manifest['generation']}: it was renamed or copied")
     for name, entry in manifest["files"].items():
         path = generation / name
@@ -90,7 +109,8 @@ def verify(generation, # a generation's folder
 # %% ../nbs/10_checkpoint.ipynb #55a48c02
 def run_id_of(generation):
     "The run that wrote a generation; None when its manifest can't be read."
-    return (json_or_none(generation / "manifest.json") or {}).get("run_id")
+    manifest = json_or_none(generation / "manifest.json")
+    return manifest.get("run_id") if isinstance(manifest, dict) else None
 
 # %% ../nbs/10_checkpoint.ipynb #b2530a00
 def same_bytes(a, b) -> bool:
@@ -120,10 +140,12 @@ class CheckpointStore:
     def __init__(self, name, # stem of the visible files
                  checkpoint_dir="checkpoints", # folder of the resume file and the generations
                  save_dir="out", # folder of the weights
-                 keep=2): # generations to keep
+                 keep=2, # newest generations to keep
+                 keep_every=0): # and all whose number is a multiple of this
         check_name("name", name)
         self.checkpoint_dir, self.save_dir = Path(checkpoint_dir).absolute(), Path(save_dir).absolute()
-        self.name, self.keep, self.folder = name, keep, self.checkpoint_dir / f".{name}.gens"
+        self.name, self.keep, self.keep_every = name, keep, keep_every
+        self.folder = self.checkpoint_dir / f".{name}.gens"
         self.visible = {"resume.pth": self.checkpoint_dir / f"{name}_resume.pth",
                         "weights.pth": self.save_dir / f"{name}.pth"}
 
@@ -131,8 +153,10 @@ class CheckpointStore:
 @patch
 def generations(self: CheckpointStore) -> list[Path]:
     "Folders of the committed generations, newest first."
+    if self.folder.is_symlink(): raise UserError(f"{self.folder} is a link: move the folder that it leads to here")
     if not self.folder.is_dir(): return []
-    return sorted((p for p in self.folder.iterdir() if re.fullmatch(r"\d{10}", p.name) and p.is_dir()), reverse=True)
+    there = (p for p in self.folder.iterdir() if re.fullmatch(r"[0-9]{10}", p.name))
+    return sorted((p for p in there if p.is_dir() and not p.is_symlink()), reverse=True)
 
 # %% ../nbs/10_checkpoint.ipynb #9481be2c
 @patch
@@ -142,7 +166,8 @@ def rotate(self: CheckpointStore, run_id):
     try: verify(newest)
     except UserError as e: raise OSError(errno.EIO, str(e)) from None  # the disk did not keep what was written
     for old in older[self.keep - 1:]:
-        if run_id_of(old) == run_id: shutil.rmtree(old, ignore_errors=True)
+        for_good = self.keep_every and int(old.name) % self.keep_every == 0
+        if run_id_of(old) == run_id and not for_good: shutil.rmtree(old, ignore_errors=True)
 
 # %% ../nbs/10_checkpoint.ipynb #da1a0780
 def free_name(path, # of something that is to be moved aside
@@ -163,40 +188,82 @@ def make_way(self: CheckpointStore, final, run_id):
     "Before a commit: move another run's generations aside as a whole, or the one of this number; none is deleted."
     generations = self.generations()
     if generations and all(run_id_of(generation) != run_id for generation in generations):
+        for visible in self.visible.values():
+            if visible.is_symlink(): visible.unlink()
         replaced = free_name(self.folder, ".replaced")
         replaced.mkdir()
         for generation in generations: os.rename(generation, replaced / generation.name)
+        for place in (replaced, self.checkpoint_dir): fsync_folder(place)
     elif final.exists(): self.set_aside(final)
 
 # %% ../nbs/10_checkpoint.ipynb #130e0a59
+def nbytes(data) -> int:
+    "Bytes of all tensors in nested dictionaries, lists and tuples."
+    if isinstance(data, torch.Tensor): return data.numel() * data.element_size()
+    if isinstance(data, dict): data = data.values()
+    return sum(map(nbytes, data)) if not isinstance(data, str) and hasattr(data, "__iter__") else 0
+
+# %% ../nbs/10_checkpoint.ipynb #f77e05f8
+@patch
+def free_bytes(self: CheckpointStore) -> int:
+    "Bytes that are free where the checkpoints go; 0 when that can't be told."
+    try: return shutil.disk_usage(next(p for p in (self.folder, *self.folder.parents) if p.is_dir())).free
+    except OSError: return 0
+
+# %% ../nbs/10_checkpoint.ipynb #63d865a5
+@patch
+def write(self: CheckpointStore, tmp, # the folder to make
+          number, files, about): # as for `commit`
+    "Write a generation's folder, on disk when this returns. Raises OSError."
+    free, needed = self.free_bytes(), nbytes(files)
+    if free < needed: raise OSError(errno.ENOSPC, f"no room: {needed:,} bytes are needed and {free:,} are free")
+    tmp.mkdir()
+    entries = {name: save_hashed(tmp / name, data) for name, data in files.items()}
+    with open(tmp / "manifest.json", "w") as f:
+        json.dump(seal(about | dict(generation=number, files=entries)), f, indent=1); f.flush(); os.fsync(f.fileno())
+    fsync_folder(tmp)
+
+# %% ../nbs/10_checkpoint.ipynb #68cc8c24
 @patch
 def commit(self: CheckpointStore, number, # of the generation: the optimizer steps of the run so far
            files, # name -> what `torch.save` is to write
            about): # further entries of the manifest: run_id, step, ...
     "Write a generation and make it the newest one. Raises OSError, and removes what it began, when it can't."
     tmp, final = self.folder / f".tmp-{number}", self.folder / f"{number:010d}"
-    self.save_dir.mkdir(parents=True, exist_ok=True); self.folder.mkdir(parents=True, exist_ok=True)
+    for folder in (self.save_dir, self.folder): make_folder(folder)
     shutil.rmtree(tmp, ignore_errors=True)
     try:
-        tmp.mkdir()
-        entries = {name: save_hashed(tmp / name, data) for name, data in files.items()}
-        manifest = seal(about | dict(generation=number, files=entries))
-        with open(tmp / "manifest.json", "w") as f:
-            json.dump(manifest, f, indent=1); f.flush(); os.fsync(f.fileno())
-        fsync_folder(tmp)
+        self.write(tmp, number, files, about)
         self.make_way(final, about.get("run_id"))
         os.rename(tmp, final)
         fsync_folder(self.folder)
     except BaseException: shutil.rmtree(tmp, ignore_errors=True); raise
     for name, visible in self.visible.items(): point(visible, final / name)
+    for folder in (self.save_dir, self.checkpoint_dir): fsync_folder(folder)
     self.rotate(about.get("run_id"))
     return final
 
 # %% ../nbs/10_checkpoint.ipynb #89b5f045
+def load_plain(path):
+    "The plain data in a file that `torch.save` wrote, tensors on the CPU. Raises `UserError` for anything else."
+    try:
+        with zipfile.ZipFile(path) as z: parts = z.infolist()
+        sizes, names = sum(part.file_size for part in parts), {part.filename for part in parts}
+        if sizes > os.path.getsize(path) or len(names) < len(parts): raise ValueError("its parts don't fit into it")
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as e: raise UserError(f"cannot read {path}: {(e.strerror or str(e)).lower()}") from None
+    except Exception as e:  # whatever a hostile file can make zipfile, pickle or torch raise
+        reason = " ".join(str(e).split("\n")[0].split())[:80]
+        raise UserError(f"{path} is not a checkpoint, or half of one ({reason})") from None
+
+# %% ../nbs/10_checkpoint.ipynb #42b4b155
 @patch
 def load(self: CheckpointStore, number) -> dict:
-    "The resume data of a generation; plain data, tensors on the CPU."
-    return torch.load(self.folder / f"{number:010d}" / "resume.pth", map_location="cpu", weights_only=True)
+    "The resume data of a generation; plain data, tensors on the CPU. Raises `UserError` when it isn't that."
+    path = self.folder / f"{number:010d}" / "resume.pth"
+    data = load_plain(path)
+    if not isinstance(data, dict): raise UserError(f"{path} holds a {type(data).__name__}, not resume data")
+    return data
 
 # %% ../nbs/10_checkpoint.ipynb #93054315
 @patch
@@ -218,6 +285,7 @@ class RunLock:
         self.owner, self.locks = store.checkpoint_dir / f".{store.name}.owner", []
         where = store.checkpoint_dir
         try:
+            if self.owner.is_symlink(): self.owner.unlink()
             for where in dict.fromkeys((store.checkpoint_dir, store.save_dir)):  # both hold files of this name
                 where.mkdir(parents=True, exist_ok=True)
                 path = str(where / f".{store.name}.lock")
@@ -251,7 +319,7 @@ def load_agreed(store, # a `CheckpointStore`, perhaps another folder on each mac
     if best < 0: return None
     if not dist.is_initialized(): return store.load(best)
     source = [number for number, _ in seen].index(best)
-    box = [store.load(best) if source == dist.get_rank() else None]
+    box = [together(lambda: store.load(best) if source == dist.get_rank() else None)]
     dist.broadcast_object_list(box, src=source, device=device)
     return box[0]
 
@@ -261,40 +329,51 @@ def plain_state(model) -> dict:
     return {k: v.detach().cpu() for k, v in getattr(model, "module", model).state_dict().items()}
 
 # %% ../nbs/10_checkpoint.ipynb #9dfc48fa
+TOLD = ("run_id", "steps", "position", "tokens", "ledger", "probe_loss", "plan", "machine", "fingerprints")
+
+def checkpoint_files(model, optimizer=None, scaler=None, # what to save; the scaler is a GradScaler
+                     epoch=0, # of the run
+                     step=0, # micro-batches of this epoch per process, as in the original
+                     world_size=1, # processes
+                     wandb_id=None,
+                     **minimind, # what goes under the key `minimind`
+                     ) -> tuple[dict, dict]:
+    "The files of a generation, and what its manifest tells: the arguments `files` and `about` of `CheckpointStore.commit`."
+    state, state_of = plain_state(model), lambda x: x.state_dict() if x else {}
+    resume = dict(model=state, optimizer=state_of(optimizer), scaler=state_of(scaler), epoch=epoch, step=step,
+                  world_size=world_size, wandb_id=wandb_id, minimind=minimind)
+    half = {k: v.half() for k, v in state.items()}
+    return {"weights.pth": half, "resume.pth": resume}, dict(epoch=epoch) | {k: minimind[k] for k in TOLD if k in minimind}
+
+# %% ../nbs/10_checkpoint.ipynb #527872ab
+def copied(data):
+    "Nested dictionaries, lists and tuples with every tensor copied to the CPU."
+    if isinstance(data, torch.Tensor): return data.detach().to("cpu", copy=True)
+    if isinstance(data, dict): return {k: copied(v) for k, v in data.items()}
+    return type(data)(map(copied, data)) if isinstance(data, (list, tuple)) else data
+
+# %% ../nbs/10_checkpoint.ipynb #1006881b
 def lm_checkpoint(config, # anything with `hidden_size` and `use_moe`
                   weight="pretrain", # name of the weights
                   model=None, # what to save; without one the newest resume data is loaded
-                  optimizer=None, epoch=0, # of the run
-                  step=0, # micro-batches of this epoch per process, as in the original
-                  wandb_id=None, save_dir="checkpoints", # folder of the resume file
-                  scaler=None, # a GradScaler
-                  world_size=1, # processes
-                  weights_dir="out", # folder of the weights
+                  optimizer=None, epoch=0, step=0, wandb_id=None, # as for `checkpoint_files`
+                  save_dir="checkpoints", # folder of the resume file
+                  scaler=None, world_size=1, weights_dir="out", # folder of the weights
                   number=None, # generation; default one more than the newest
                   **minimind): # what goes under the key `minimind`
     "Save a generation and return its folder; or, without a model, the newest resume data (None if there is none)."
     store = CheckpointStore(weight_name(weight, config), save_dir, weights_dir)
     if model is None: return load_agreed(store)
-    state, state_of = plain_state(model), lambda x: x.state_dict() if x else {}
-    resume = dict(model=state, optimizer=state_of(optimizer), scaler=state_of(scaler), epoch=epoch, step=step,
-                  world_size=world_size, wandb_id=wandb_id, minimind=minimind)
     if number is None: number = int(store.generations()[0].name) + 1 if store.generations() else 1
-    told = ("run_id", "step_of_run", "position", "ledger", "plan", "fingerprints")
-    about = dict(epoch=epoch) | {k: minimind[k] for k in told if k in minimind}
-    return store.commit(number, {"weights.pth": {k: v.half() for k, v in state.items()}, "resume.pth": resume}, about)
+    return store.commit(number, *checkpoint_files(model, optimizer, scaler, epoch, step, world_size, wandb_id, **minimind))
 
 # %% ../nbs/10_checkpoint.ipynb #4a27e34c
 def load_original(path) -> dict:
     "Resume data or weights in a single file, as the original writes it. Raises `UserError` when it can't be trusted."
-    try:
-        with zipfile.ZipFile(path) as z: bad = z.testzip()
-    except OSError as e: raise UserError(f"cannot read {path}: {(e.strerror or str(e)).lower()}") from None
-    except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, RuntimeError) as e:
-        raise UserError(f"{path} is not a checkpoint, or half of one ({e})") from None
+    data = load_plain(path)
+    with zipfile.ZipFile(path) as z: bad = z.testzip()
     if bad: raise UserError(f"{path} is damaged: checksum of {bad}")
-    try: return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as e:
-        raise UserError(f"{path} can't be read as plain tensors ({str(e).splitlines()[0][:80]})") from None
+    return data
 
 # %% ../nbs/10_checkpoint.ipynb #eee22d76
 def original_resume(store) -> dict | None:

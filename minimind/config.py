@@ -9,7 +9,7 @@ from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 
 # %% auto #0
-__all__ = ['YARN', 'BY_DATA', 'UserError', 'NotFinite', 'opt', 'check_at_least', 'check_at_most', 'check_divides',
+__all__ = ['YARN', 'NAME', 'BY_DATA', 'UserError', 'NotFinite', 'opt', 'check_at_least', 'check_at_most', 'check_divides',
            'MiniMindConfig', 'as_list', 'check_choices', 'full_path', 'check_name', 'weight_name', 'by_data',
            'PretrainConfig', 'OneLineParser', 'zero_or_one', 'add_flag', 'make_parser', 'from_args']
 
@@ -124,10 +124,12 @@ def full_path(path) -> Path:
     "`path` as an absolute path; `~` is the home folder, and a home that is not there is a name like others."
     return Path(os.path.expanduser(path)).absolute()
 
+NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
+
 def check_name(what, name):
     "Raise `UserError` unless `name` can safely be part of a file name."
-    if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", str(name)):
-        raise UserError(f"{what} {name!r} is not a name; use letters, digits, dot, dash and underscore")
+    if not NAME.fullmatch(str(name)):
+        raise UserError(f"{what} {name!r} is not a name; use up to 100 letters, digits, dots, dashes and underscores")
 
 # %% ../nbs/00_config.ipynb #508a8ad5
 def weight_name(weight, # e.g. 'pretrain'
@@ -197,6 +199,8 @@ class PretrainConfig:
     dtype: str = by_data("dtype", "arithmetic of the model; auto: bfloat16 where the device has it, else float32",
                          choices=("auto", "bfloat16", "float16", "float32"))
     threads: int = opt(0, "CPU threads per process (0: the cores shared out)")
+    same_bits: bool = opt(False, "add gradients in 64-bit fixed point: the same bits on any number of processes")
+    timeout_minutes: float = opt(30.0, "how long a process waits for the others before it gives them up")
     num_workers: int = opt(0, "processes that read rows ahead (0: none; a row is a slice of a file in memory)")
     use_compile: bool = opt(False, "compile each block with torch.compile")
 
@@ -204,6 +208,8 @@ class PretrainConfig:
     save_weight: str = opt("pretrain", "name of the weights")
     checkpoint_dir: str = opt("checkpoints", "folder of the resume files")
     save_interval: int = by_data("save_interval", "optimizer steps between checkpoints")
+    keep_every: int = opt(0, "keep for good each checkpoint whose step is a multiple of this (0: the newest two only)")
+    async_save: bool = opt(False, "write checkpoints beside the training; takes memory for one more copy of all states")
     log_interval: int = by_data("log_interval", "optimizer steps between lines of progress without a terminal")
     eval_interval: int = by_data("eval_interval", "optimizer steps between validations (0: only at the end)")
     from_resume: bool = opt(False, "continue from the latest checkpoint, if there is one")
@@ -224,9 +230,10 @@ class PretrainConfig:
                        "max_skipped")
         check_at_least(self, 2, "max_seq_len")
         check_at_most(self, 1024, "threads num_workers")
-        check_at_least(self, 0, "max_steps eval_interval threads num_workers stop_after max_minutes learning_rate seed "
-                       "weight_decay warmup_ratio val_fraction")
-        if not self.grad_clip > 0: raise UserError(f"grad_clip is {self.grad_clip}; it must be above 0")
+        check_at_least(self, 0, "max_steps eval_interval keep_every threads num_workers stop_after max_minutes "
+                       "learning_rate seed weight_decay warmup_ratio val_fraction")
+        for name in ("grad_clip", "timeout_minutes"):
+            if not getattr(self, name) > 0: raise UserError(f"{name} is {getattr(self, name)}; it must be above 0")
         if self.val_fraction >= 1: raise UserError(f"val_fraction is {self.val_fraction}; it is a share, below 1")
         if self.warmup_ratio > 1: raise UserError(f"warmup_ratio is {self.warmup_ratio}; it is a share, at most 1")
         for name in ("save_weight", "from_weight"): check_name(name, getattr(self, name))

@@ -101,7 +101,7 @@ class Documents:
                  split="train"): # or 'val'
         self.folder, self.split = Path(folder), split
         self.header = json.loads((self.folder / "header.json").read_text())
-        self.info = self.header["splits"][split]
+        self.info, self.opened = self.header["splits"][split], []
         self.tokens = self.map("tokens", self.header["dtype"], self.info["tokens"])
         self.offsets = self.map("offsets", "<i8", self.info["documents"] + 1)
 
@@ -112,7 +112,15 @@ class Documents:
         if size != count * np.dtype(dtype).itemsize:
             raise UserError(f"{path} is damaged: {size} bytes where its header says {count} numbers; "
                             f"delete {self.folder}")
-        return np.memmap(path, dtype, "r", shape=(count,)) if count else np.empty(0, dtype)
+        if not count: return np.empty(0, dtype)
+        self.opened.append((open(path, "rb"), size))
+        return np.memmap(self.opened[-1][0], dtype, "r", shape=(count,))
+
+    def check_whole(self):
+        "Raise `UserError` if a file was cut short since it was opened: reading behind its end would kill the process."
+        for file, size in self.opened:
+            if os.fstat(file.fileno()).st_size < size:
+                raise UserError(f"{file.name} was cut short while it was in use: start again, it is then made anew")
 
     def intact(self) -> bool:
         "Whether the files hold what was written; read only if they are younger than their header, which came last."
@@ -288,7 +296,8 @@ class PretrainDataset(torch.utils.data.Dataset):
     def __getitem__(self, r): return {k: v[0] for k, v in self.__getitems__([r]).items()}
 
     def __getitems__(self, rows) -> dict:
-        "A batch: each tensor (len(rows), T)."
+        "A batch: each tensor (len(rows), T). Raises `UserError` when the files were cut short."
+        self.documents.check_whole()
         columns = zip(*(self.row(self.documents, int(r), self.max_length, self.pad_id) for r in rows))
         return {k: torch.from_numpy(np.stack(c)) for k, c in zip(("input_ids", "labels", "document_ids"), columns)}
 

@@ -4,9 +4,10 @@
 
 # %% ../nbs/09_distributed.ipynb #6aba6259
 from __future__ import annotations
-import os, sys
+import ctypes, math, os, signal, sys
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from datetime import timedelta
 import torch
 import torch.distributed as dist
 from .config import UserError
@@ -14,8 +15,9 @@ from .model import eagerly
 from .dataset import empty_batch
 
 # %% auto #0
-__all__ = ['World', 'world_from_environment', 'choose_device', 'choose_dtype', 'init_distributed_mode', 'leave', 'all_sum',
-           'main_process', 'from_main', 'together', 'wrap_model', 'held_back']
+__all__ = ['POINT', 'World', 'world_from_environment', 'choose_device', 'choose_dtype', 'end_with_launcher',
+           'init_distributed_mode', 'leave', 'all_sum', 'main_process', 'from_main', 'together', 'wrap_model',
+           'held_back', 'FixedPointSum']
 
 # %% ../nbs/09_distributed.ipynb #d5b4b68a
 @dataclass
@@ -75,8 +77,14 @@ def choose_dtype(name, # auto, bfloat16, float16, float32
     return torch.bfloat16 if has else torch.float32
 
 # %% ../nbs/09_distributed.ipynb #43c1e7a2
+def end_with_launcher():
+    "Have the kernel send SIGTERM to this process when the one that started it ends (Linux; elsewhere nothing happens)."
+    if sys.platform == "linux": ctypes.CDLL(None).prctl(1, int(signal.SIGTERM))  # 1: PR_SET_PDEATHSIG
+
+# %% ../nbs/09_distributed.ipynb #c81e5b1b
 def init_distributed_mode(device="", # see `choose_device`
                           threads=0, # CPU threads per process; 0 shares the cores out
+                          timeout_minutes=30.0, # how long a process waits for the others
                           ) -> tuple[World, torch.device]:
     "Join the group that the environment describes, or be alone. Returns who we are and our device; see `leave`."
     world = world_from_environment()
@@ -84,10 +92,11 @@ def init_distributed_mode(device="", # see `choose_device`
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     if threads or world.world_size > 1: torch.set_num_threads(threads or max(1, cores // world.local_world_size))
     if device.type == "cuda": torch.cuda.set_device(device)
+    if "TORCHELASTIC_RUN_ID" in os.environ: end_with_launcher()
     if world.world_size > 1 and not dist.is_initialized():
         if world.local_world_size == world.world_size:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(minutes=timeout_minutes))
     return world, device
 
 # %% ../nbs/09_distributed.ipynb #116bcc50
@@ -152,3 +161,32 @@ def held_back(model, # from `wrap_model`
               ):
     "A context in which gradients are only added on this process, unless this is the step's last micro-batch."
     return nullcontext() if last or not hasattr(model, "no_sync") else model.no_sync()
+
+# %% ../nbs/09_distributed.ipynb #16e1d848
+POINT = 2.0**40  # fixed-point units in 1
+
+class FixedPointSum:
+    "The sum of gradients over micro-batches and processes as 64-bit integers: no order changes a bit of it."
+    def __init__(self, parameters, # those whose gradients are added
+                 terms): # micro-batches in a step at most, on all processes together
+        self.parameters, self.limit = list(parameters), 2.0**62 / terms
+        device, sizes = self.parameters[0].device, [p.numel() for p in self.parameters]
+        self.flat, self.largest = torch.zeros(sum(sizes), dtype=torch.int64, device=device), torch.zeros((), device=device)
+        self.parts = [part.view_as(p) for part, p in zip(self.flat.split(sizes), self.parameters)]
+
+    def add(self, scale=1.0): # that the loss was multiplied by, a power of two
+        "Move the gradients from the parameters into the sum."
+        for p, part in zip(self.parameters, self.parts):
+            if p.grad is None: continue
+            units = p.grad.float() * (POINT / scale)
+            self.largest = torch.maximum(self.largest, units.abs().max())
+            part += units.round_().to(torch.int64)
+            p.grad = None
+
+    def finish(self, scale=1.0): # to multiply the gradients by
+        "Add the sums of all processes and move them into the parameters; NaN where they don't fit or are not finite."
+        if dist.is_initialized(): dist.all_reduce(self.flat)
+        too_large = all_sum([not self.largest.item() < self.limit], self.flat.device)[0] > 0
+        for p, part in zip(self.parameters, self.parts): p.grad = (part.float() * (scale / POINT)).to(p.dtype)
+        if too_large: self.parameters[0].grad.fill_(math.nan)
+        self.flat.zero_(); self.largest.zero_()

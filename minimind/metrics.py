@@ -50,6 +50,10 @@ class MetricsLog:
         self.file.write(finite_json(record) + "\n")
         self.file.flush()
 
+    def sync(self):
+        "Force the lines to disk, so that a checkpoint is never ahead of its record."
+        self.file.flush(); os.fsync(self.file.fileno())
+
 # %% ../nbs/11_metrics.ipynb #dc7504db
 def clock(seconds) -> str:
     "Seconds as 1:05 or 2:03:04."

@@ -4,81 +4,31 @@
 
 # %% ../nbs/12_trainer.ipynb #50ea1237
 from __future__ import annotations
-import hashlib, json, math, os, platform, signal, sys, threading, time, uuid
+import hashlib, json, math, os, platform, re, signal, sys, threading, time, uuid
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 import torch
 from fastcore.basics import patch
 from torch.utils.data import DataLoader
-from .config import NotFinite, PretrainConfig, UserError, weight_name
+from .config import NAME, NotFinite, PretrainConfig, UserError, weight_name
 from .model import MiniMindForCausalLM, eagerly
 from .corpus import write_corpus
 from .tokenizer import load_tokenizer
 from .dataset import Documents, PretrainDataset, as_it_comes, count_targets, empty_batch, tokenise
-from .sampler import (SkipBatchSampler, epoch_order, extend_ledger, micro_batches, mixed_key, rows_in_run,
+from .sampler import (Plan, SkipBatchSampler, epoch_order, extend_ledger, make_plan, micro_batches, mixed_key,
                               steps_in_epoch)
-from .distributed import (all_sum, choose_dtype, from_main, held_back, init_distributed_mode, together,
-                                  wrap_model)
-from .checkpoint import CheckpointStore, RunLock, json_or_none, lm_checkpoint, load_original, load_resume
+from .distributed import (POINT, FixedPointSum, all_sum, choose_dtype, from_main, held_back,
+                                  init_distributed_mode, together, wrap_model)
+from .checkpoint import (CheckpointStore, RunLock, checkpoint_files, copied, json_or_none, load_original,
+                                 load_resume, nbytes)
 from .metrics import MetricsLog, Progress, WandbLog, tell
 
 # %% auto #0
-__all__ = ['STOP_SIGNALS', 'PLACE', 'MAY_CHANGE', 'learning_rate', 'Plan', 'make_plan', 'keyed_randomness', 'load_data',
-           'load_strictly', 'model_shape', 'make_model', 'make_optimizer', 'load_optimizer', 'interrupt_after',
-           'stop_on_signals', 'Trainer', 'code_digest']
-
-# %% ../nbs/12_trainer.ipynb #24bdbf9d
-def learning_rate(progress, # share of the run's rows that were consumed, 0 to 1
-                  peak, # largest rate
-                  warmup=0.0, # share of the run over which it rises
-                  ) -> float:
-    "Cosine from `peak` to a tenth of it, times a linear rise from a tenth during the warm-up. SGDR, eq. 5."
-    rise = min(1.0, 0.1 + 0.9 * progress / warmup) if warmup else 1.0
-    return peak * rise * (0.1 + 0.45 * (1 + math.cos(math.pi * progress)))
-
-# %% ../nbs/12_trainer.ipynb #5049f9e1
-@dataclass
-class Plan:
-    "What a run consumes, in which steps, at which learning rates; the same on any number of processes."
-    rows: int # rows n in an epoch
-    epochs: int # passes over them
-    max_steps: int # end after so many optimizer steps (0: after the epochs)
-    batch_size: int # rows in a micro-batch
-    global_batch: int # rows G in an optimizer step
-    accumulation_steps: int # micro-batches per process as the run was started
-    seed: int # of the order, the weights and dropout
-    learning_rate: float # peak
-    warmup_ratio: float # share of the run
-    weight_decay: float # AdamW's
-    grad_clip: float # largest norm of the gradient
-
-# %% ../nbs/12_trainer.ipynb #3ce27c25
-def make_plan(config, # a `PretrainConfig`
-              rows, # in an epoch
-              world_size, # processes at the start of the run
-              ) -> Plan:
-    "The plan of a run that starts now."
-    same = {k: getattr(config, k) for k in ("epochs", "max_steps", "batch_size", "accumulation_steps", "seed",
-                                            "learning_rate", "warmup_ratio", "weight_decay", "grad_clip")}
-    return Plan(rows=rows, global_batch=config.batch_size * config.accumulation_steps * world_size, **same)
-
-# %% ../nbs/12_trainer.ipynb #9bb03ab4
-@patch
-def lr(self: Plan, epoch, position) -> float:
-    "Learning rate of the optimizer step that starts there."
-    total = rows_in_run(self.rows, self.global_batch, self.epochs, self.max_steps)
-    return learning_rate(min(1.0, (epoch * self.rows + position) / total), self.learning_rate, self.warmup_ratio)
-
-# %% ../nbs/12_trainer.ipynb #768d1537
-@patch
-def steps_left(self: Plan, epoch, position, # rows consumed of that epoch
-               steps) -> int: # optimizer steps so far
-    "Optimizer steps from there to the end of the run."
-    if self.max_steps: return max(0, self.max_steps - steps)
-    if epoch >= self.epochs: return 0
-    whole = steps_in_epoch(self.rows, self.global_batch)
-    return steps_in_epoch(self.rows - position, self.global_batch) + (self.epochs - epoch - 1) * whole
+__all__ = ['STOP_SIGNALS', 'PLACE', 'MAY_CHANGE', 'keyed_randomness', 'load_data', 'plain_tensor', 'load_strictly', 'model_shape',
+           'make_model', 'make_optimizer', 'load_optimizer', 'interrupt_after', 'stop_on_signals', 'Trainer',
+           'code_digest', 'check_form']
 
 # %% ../nbs/12_trainer.ipynb #d7edc117
 @contextmanager
@@ -107,6 +57,12 @@ def load_data(config, # a `PretrainConfig`
     return tokenizer, data, PretrainDataset(val, tokenizer, config.max_seq_len) if len(val) else None
 
 # %% ../nbs/12_trainer.ipynb #78433d5c
+def plain_tensor(t) -> bool:
+    "Whether `t` is an ordinary tensor of floating-point numbers, each in a place of its own."
+    return (isinstance(t, torch.Tensor) and t.layout == torch.strided and t.device.type != "meta"
+            and t.is_floating_point() and t.is_contiguous())
+
+# %% ../nbs/12_trainer.ipynb #009d9602
 def load_strictly(model, state, # name -> tensor
                   where): # named in messages
     "Copy `state` into `model`. Raises `UserError` for the first tensor that is missing, extra or of another shape."
@@ -119,6 +75,7 @@ def load_strictly(model, state, # name -> tensor
     for name, tensor in own.items():
         given = tuple(getattr(state[name], "shape", ()))
         if given != tensor.shape: raise UserError(f"{where}: {name} is {given}, this model's is {tuple(tensor.shape)}")
+        if not plain_tensor(state[name]): raise UserError(f"{where}: {name} is no ordinary tensor of floating-point numbers")
     model.load_state_dict(state)
 
 # %% ../nbs/12_trainer.ipynb #acb1638f
@@ -154,12 +111,16 @@ def load_optimizer(optimizer, # from `make_optimizer`
                    state): # its state in a resume file, ours or the original's
     "Take over the moments in `state`; the settings stay. Raises `UserError` when they don't fit."
     settings = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
+    parameters = [p for g in optimizer.param_groups for p in g["params"]]
     try:
+        numbers = [i for g in state["param_groups"] for i in g["params"]]
+        shapes = {i: p.shape for i, p in zip(numbers, parameters, strict=True)}
+        moments = [(shapes[i] if k != "step" else (), t) for i, s in state["state"].items() for k, t in s.items()]
+        if not all(plain_tensor(t) and t.shape == shape for shape, t in moments):
+            raise ValueError("its moments have other shapes")
         groups = [g | s for g, s in zip(state["param_groups"], settings, strict=True)]
-        optimizer.load_state_dict(dict(state, param_groups=groups))
-        fits = all(t.shape == p.shape for p, s in optimizer.state.items() for k, t in s.items() if k != "step")
-        if not fits: raise ValueError("its moments have other shapes")
-    except (ValueError, KeyError, TypeError, AttributeError) as e:
+        optimizer.load_state_dict(dict(state=state["state"], param_groups=groups))
+    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as e:
         raise UserError(f"the checkpoint's optimizer is not this model's ({e})") from None
 
 # %% ../nbs/12_trainer.ipynb #9b6f1adf
@@ -202,7 +163,8 @@ class Trainer:
                  say=tell, # told what a person should know; on the main process only
                  progress=True): # show bars and lines of progress
         vars(self).update(PLACE)
-        self.config, (self.world, self.device) = config, init_distributed_mode(config.device, config.threads)
+        self.config = config
+        self.world, self.device = init_distributed_mode(config.device, config.threads, config.timeout_minutes)
         self.say = say if self.world.is_main else lambda text: None
         self.dtype, self.progress = choose_dtype(config.dtype, self.device), progress and self.world.is_main
         self.tokenizer, self.data, self.val = together(lambda: load_data(config, self.progress))
@@ -211,14 +173,17 @@ class Trainer:
         self.optimizer = make_optimizer(self.model, self.plan)
         self.scaler = torch.amp.GradScaler(self.device.type, init_scale=2.0**14, enabled=self.dtype == torch.float16)
         self.run_id, self.wandb_id, self.record, self.validation = from_main(uuid.uuid4().hex[:12]), None, None, None
-        self.log = self.wandb = self.lock = self.rows = self.rows_at = self.order_of = self.saved_at = None  # as yet
+        self.log = self.wandb = self.lock = self.rows = self.rows_at = self.order_of = None  # as yet
+        self.saved_at = self.saving_at = self.writing = self.writer = self.probe_saved = None
         self.stop_reason, self.stopping, self.skipped_in_row, self.failed_saves = None, False, 0, 0
         self.launched_at, self.began = 0, time.monotonic()
-        self.store = CheckpointStore(config.name, config.path("checkpoint_dir"), config.path("save_dir"))
-        if config.from_resume: self.resume()
+        self.store = CheckpointStore(config.name, config.path("checkpoint_dir"), config.path("save_dir"),
+                                     keep_every=config.keep_every)
+        if config.from_resume: together(self.resume)
         if config.use_compile:
             for layer in self.model.model.layers: layer.compile(dynamic=False)
-        self.ddp = wrap_model(self.model, self.world, self.device)
+        self.sums = FixedPointSum(self.model.parameters(), self.plan.shared_out(1)[0]) if config.same_bits else None
+        self.ddp = self.model if config.same_bits else wrap_model(self.model, self.world, self.device)
 
 # %% ../nbs/12_trainer.ipynb #3c1ce87b
 @patch(as_prop=True)
@@ -280,16 +245,18 @@ def backward(self: Trainer, batches, # from `fetch`
              n_targets, # targets of the whole step, over all processes
              ) -> list[float]:
     "Add the step's gradient to the parameters; returns this process's share of the loss and of the balance term."
-    shares = []
+    shares, factor = [], self.world.world_size if self.sums is None else 1  # DDP averages; we want the sum
     for i, (first, batch) in enumerate(batches):
         weight = count_targets(batch["labels"]) / n_targets
         batch = {k: v.to(self.device, non_blocking=True) for k, v in batch.items()}
         with held_back(self.ddp, last=i == len(batches) - 1):
             out = self.forward(first, batch, n_targets)
             loss, aux = out.loss, out.aux_loss * weight
-            self.scaler.scale((loss + aux) * self.world.world_size).backward()  # DDP averages; we want the sum
+            self.scaler.scale((loss + aux) * factor).backward()
+        if self.sums: self.sums.add(self.scaler.get_scale())
         shares.append(torch.stack((loss.detach(), aux.detach())))
-    return torch.stack(shares).cpu().double().sum(0).tolist()
+    shares = torch.stack(shares).cpu().double()
+    return ((shares * POINT).round() / POINT if self.sums else shares).sum(0).tolist()
 
 # %% ../nbs/12_trainer.ipynb #7f9e9a36
 @patch
@@ -297,6 +264,7 @@ def update(self: Trainer, loss, # of the whole step
            lr) -> float:
     "Clip the gradient and take the optimizer step, or skip it when not finite; returns the gradient's norm."
     for group in self.optimizer.param_groups: group["lr"] = lr
+    if self.sums: self.sums.finish(self.scaler.get_scale())
     self.scaler.unscale_(self.optimizer)
     norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.plan.grad_clip))
     if math.isfinite(loss) and math.isfinite(norm): self.scaler.step(self.optimizer); self.skipped_in_row = 0
@@ -326,6 +294,7 @@ def machine(self: Trainer) -> dict:
     "What exact bits depend on besides the run itself."
     return dict(world_size=self.world.world_size, device=self.device.type, dtype=str(self.dtype).removeprefix("torch."),
                 threads=torch.get_num_threads(), torch=str(torch.__version__), processor=platform.machine(),
+                compiled=self.config.use_compile, sums="fixed point" if self.config.same_bits else "floating point",
                 code=code_digest())
 
 # %% ../nbs/12_trainer.ipynb #6b3ee34d
@@ -376,12 +345,13 @@ def write(self: Trainer, record):
 @patch
 def close(self: Trainer):
     "Let go of the files and of the lock."
+    if self.writer: self.writer.shutdown()
     if self.wandb: self.wandb.close()
     try:
         if self.log: self.log.file.close()
     except OSError as e: self.say(f"the last lines of {self.log.path} could not be written ({e.strerror or e})")
     if self.lock: self.lock.release()
-    self.log = self.wandb = self.lock = None
+    self.log = self.wandb = self.lock = self.writer = None
 
 # %% ../nbs/12_trainer.ipynb #8a71668b
 @patch
@@ -402,7 +372,7 @@ def take_files(self: Trainer):
     if not self.steps: self.check_nothing_lost()
     self.lock = RunLock(self.store, self.run_id)
     if self.steps: self.check_still_newest()
-    elif self.store.generations(): self.write_checkpoint()  # a resume goes on with this run from now on
+    elif self.store.generations(): self.store.commit(0, *self.checkpoint())  # a resume goes on with this run now
     self.open_log()
 
 # %% ../nbs/12_trainer.ipynb #984d21e1
@@ -421,16 +391,34 @@ def keep_ledger(self: Trainer, rows): # of the whole step
 
 # %% ../nbs/12_trainer.ipynb #1f710f95
 @patch
+def read(self: Trainer, start, stop) -> tuple[list, float]:
+    "This process's micro-batches as `fetch` gives them, and the targets of all. `UserError` on all when one can't read."
+    batches, error = [], None
+    try: batches = self.fetch(start, stop)
+    except UserError as e: error = e
+    n_targets, errors = all_sum([sum(count_targets(b["labels"]) for _, b in batches), error is not None], self.device)
+    def fail():
+        if error: raise error
+    if errors: together(fail)
+    return batches, n_targets
+
+# %% ../nbs/12_trainer.ipynb #41d65393
+@patch
+def write_ended(self: Trainer) -> bool:
+    "Whether this process has a checkpoint in the background that is complete, or has failed."
+    return isinstance(self.writing, Future) and self.writing.done()
+
+# %% ../nbs/12_trainer.ipynb #4173443b
+@patch
 def one_step(self: Trainer) -> dict:
     "One optimizer step, without the guards of `step`."
     began, plan, start = time.perf_counter(), self.plan, self.position
     stop = min(start + plan.global_batch, plan.rows)
-    batches = self.fetch(start, stop)
+    batches, n_targets = self.read(start, stop)
     waited = time.perf_counter() - began
-    n_targets, = all_sum([sum(count_targets(b["labels"]) for _, b in batches)], self.device)
     self.optimizer.zero_grad(set_to_none=True)  # of a step that was broken off in a debugger
     shares, lr = self.backward(batches, max(1, n_targets)), plan.lr(self.epoch, start)
-    loss, aux, stopping = all_sum([*shares, self.stop_reason is not None], self.device)
+    loss, aux, stopping, written = all_sum([*shares, self.stop_reason is not None, self.write_ended()], self.device)
     norm, rows = self.update(loss, lr), self.order()[start:stop]
     self.steps, self.tokens, self.stopping = self.steps + 1, self.tokens + int(n_targets), stopping > 0
     if self.world.is_main: self.keep_ledger(rows)
@@ -441,6 +429,8 @@ def one_step(self: Trainer) -> dict:
     if self.skipped_in_row: record |= dict(kind="skip", first_rows=rows[:8].tolist())
     self.last_step, self.position = [self.epoch, start, stop], stop
     if stop == plan.rows: self.epoch, self.position = self.epoch + 1, 0
+    self.write(record)
+    if written: self.settle()
     return record
 
 # %% ../nbs/12_trainer.ipynb #0b03ebb4
@@ -449,7 +439,7 @@ def step(self: Trainer) -> dict:
     "One optimizer step on all processes; returns its record. An interrupt waits for its end. Raises `NotFinite`."
     if self.finished: raise UserError(f"the run is complete after {self.steps} steps")
     self.begin()
-    with interrupt_after(): self.record = self.one_step(); self.write(self.record)
+    with interrupt_after(): self.record = self.one_step()
     if self.skipped_in_row >= self.config.max_skipped:
         raise NotFinite(f"loss or gradient not finite in {self.skipped_in_row} steps in a row, the last one step "
                         f"{self.steps} (learning rate {self.record['lr']:.2e}, rows {self.record['first_rows']} ...); "
@@ -484,38 +474,74 @@ def validate(self: Trainer) -> dict | None:
 
 # %% ../nbs/12_trainer.ipynb #b83b6078
 @patch
-def write_checkpoint(self: Trainer):
-    "The main process's part of `save`."
-    c, size = self.config, self.world.world_size
-    step = len(range(0, self.position, self.plan.batch_size * size))  # the original's: micro-batches per process
-    minimind = {k: getattr(self, k) for k in PLACE} | dict(schema=1, run_id=self.run_id, plan=asdict(self.plan),
-                                                           fingerprints=self.fingerprints(), machine=self.machine())
-    del minimind["epoch"]  # has a key of its own
-    lm_checkpoint(c, c.save_weight, self.model, self.optimizer, self.epoch, step, self.wandb_id,
-                  c.path("checkpoint_dir"), self.scaler, size, c.path("save_dir"), number=self.steps, **minimind)
+@torch.no_grad()
+def probe_loss(self: Trainer) -> float | None:
+    "Loss on the first two rows of the data, without dropout; None when it is not finite."
+    batch = {k: v.to(self.device) for k, v in self.data.__getitems__(range(min(2, len(self.data)))).items()}
+    self.model.eval()
+    with eagerly(), torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
+        loss = self.model(**batch).loss.item()
+    self.model.train()
+    return loss if math.isfinite(loss) else None
 
-# %% ../nbs/12_trainer.ipynb #4fdb157e
+# %% ../nbs/12_trainer.ipynb #0122b501
 @patch
-def try_to_write(self: Trainer) -> str | None:
-    "Let the main process write a checkpoint; on all processes what went wrong, or None."
+def checkpoint(self: Trainer) -> tuple[dict, dict]:
+    "The files of a checkpoint of this step, and what its manifest tells."
+    size = self.world.world_size
+    step = len(range(0, self.position, self.plan.batch_size * size))  # the original's: micro-batches per process
+    minimind = {k: getattr(self, k) for k in PLACE} | dict(
+        schema=1, run_id=self.run_id, plan=asdict(self.plan), fingerprints=self.fingerprints(), machine=self.machine(),
+        probe_loss=self.probe_loss())
+    del minimind["epoch"]  # has a key of its own
+    return checkpoint_files(self.model, self.optimizer, self.scaler, self.epoch, step, size, self.wandb_id, **minimind)
+
+# %% ../nbs/12_trainer.ipynb #d034a7b1
+@patch
+def commit(self: Trainer, number, files, about): # as for `CheckpointStore.commit`
+    "Force the record to disk, then write a checkpoint. Raises OSError."
+    if self.log: self.log.sync()
+    return self.store.commit(number, files, about)
+
+# %% ../nbs/12_trainer.ipynb #745c9bbb
+@patch
+def start_write(self: Trainer):
+    "The main process's part of `save`: begin to write a checkpoint; `self.writing` is the `Future`."
+    files, about = self.checkpoint()
+    if self.writer is None: self.writer = ThreadPoolExecutor(1, "checkpoint")
+    if self.config.async_save: files = copied(files)
+    self.writing = self.writer.submit(self.commit, self.steps, files, about)
+    if self.store.free_bytes() < 2 * nbytes(files):
+        self.say(f"the disk of {self.store.folder} has room for fewer than two checkpoints of {nbytes(files):,} bytes")
+
+# %% ../nbs/12_trainer.ipynb #cf900a96
+@patch
+def settle(self: Trainer):
+    "Wait for the checkpoint that is being written, if one is; on all processes. `UserError` after three failures in a row."
+    if self.saving_at is None: return
     error = None
     if self.world.is_main:
-        try: self.write_checkpoint()
+        try: self.writing.result()
         except OSError as e: error = e.strerror or str(e)
-    return from_main(error, self.device)
-
-# %% ../nbs/12_trainer.ipynb #db223011
-@patch
-def save(self: Trainer) -> bool:
-    "Write a checkpoint of this step, unless there is one; whether it is there. `UserError` after three failures."
-    if self.saved_at == self.steps or self.skipped_in_row: return self.saved_at == self.steps
-    error = self.try_to_write()
+    error, at, self.saving_at, self.writing = from_main(error, self.device), self.saving_at, None, None
     self.failed_saves = self.failed_saves + 1 if error else 0
     if self.failed_saves >= 3:
         raise UserError(f"three checkpoints in a row could not be written to {self.store.folder}: {error}")
-    if error: self.say(f"checkpoint of step {self.steps} could not be written ({error}); the one before is still good")
-    else: self.saved_at = self.steps
-    return not error
+    if error: self.say(f"checkpoint of step {at} could not be written ({error}); the one before is still good")
+    else: self.saved_at = at
+
+# %% ../nbs/12_trainer.ipynb #db223011
+@patch
+def save(self: Trainer, wait=False) -> bool:
+    "Write a checkpoint of this step, unless there is one; whether it is there. Doesn't wait with `async_save`, unless told."
+    if self.skipped_in_row: return self.saved_at == self.steps
+    with interrupt_after():
+        if self.steps not in (self.saved_at, self.saving_at):
+            self.settle()  # one at a time
+            if self.world.is_main: self.start_write()
+            self.saving_at = self.steps
+        if wait or not self.config.async_save: self.settle()
+    return self.saved_at == self.steps
 
 # %% ../nbs/12_trainer.ipynb #506c08d0
 @patch
@@ -544,7 +570,7 @@ def check_same(self: Trainer, theirs): # the checkpoint's `minimind` entry
 def adopt_batches(self: Trainer, old): # the checkpoint's plan
     "Take over the rows in a step, unless `--allow_rebatch 1` changes them. Raises `UserError`."
     new, c = self.plan, self.config
-    derived = -(-old.global_batch // (old.batch_size * self.world.world_size))
+    derived = old.shared_out(self.world.world_size)[1]
     if c.batch_size == old.batch_size and c.accumulation_steps in (old.accumulation_steps, derived):
         new.global_batch, new.accumulation_steps = old.global_batch, old.accumulation_steps
         if derived != old.accumulation_steps:
@@ -586,20 +612,23 @@ def adopt_plan(self: Trainer, old): # the checkpoint's plan
 @patch
 def busy(self: Trainer) -> str:
     "How busy the processes are, in words, where a step's micro-batches don't divide evenly among them; else nothing."
-    size, batches = self.world.world_size, steps_in_epoch(self.plan.global_batch, self.plan.batch_size)
+    size, (batches, most) = self.world.world_size, self.plan.shared_out(self.world.world_size)
     if batches % size == 0: return ""
-    most = -(-batches // size)
     return f"; {batches} micro-batches a step, {most} on a process at most: {batches / (most * size):.0%} busy"
 
 # %% ../nbs/12_trainer.ipynb #38be53d9
 @patch
-def level(self: Trainer, saved): # the checkpoint's `machine`
+def level(self: Trainer, saved, # the checkpoint's `machine`
+          probe=None): # its `probe_loss`
     "In words, what this resume keeps, why not more, and how busy the processes are."
-    changed = [f"{k} {saved.get(k)} -> {v}" for k, v in self.machine().items() if saved.get(k) != v]
+    changed = {k: f"{k} {saved.get(k)} -> {v}" for k, v in self.machine().items() if saved.get(k) != v}
+    if not changed and probe is not None and (now := self.probe_loss()) != probe:
+        changed["probe"] = f"the loss on two rows {probe!r} -> {now!r}"
     if not changed: return "exact, bit for bit"
-    kept = "same rows, steps and learning rates, losses up to rounding (E1), since "
-    if saved.get("code") != code_digest(): kept = "same rows, steps and learning rates, but another model, since "
-    return kept + ", ".join(changed) + self.busy()
+    why = ", ".join(changed.values()) + self.busy()
+    if set(changed) == {"world_size"} and self.config.same_bits: return f"the same bits on any number of processes (E2), {why}"
+    if "code" in changed: return f"same rows, steps and learning rates, but another model, since {why}"
+    return f"same rows, steps and learning rates, losses up to rounding (E1), since {why}"
 
 # %% ../nbs/12_trainer.ipynb #b8dc15fe
 @patch
@@ -612,6 +641,23 @@ def check_ledger(self: Trainer):
                         f"{self.data.documents.folder} has changed")
 
 # %% ../nbs/12_trainer.ipynb #256a6ee5
+def check_form(data): # resume data with an entry `minimind`
+    "Raise `UserError` unless the entries of resume data are of the kinds that `Trainer.checkpoint` writes."
+    try:
+        ours, at = data["minimind"], data["minimind"]["last_step"]
+        Plan(**ours["plan"]), ours["fingerprints"]["model"].items(), ours["machine"].items()
+        texts = all(isinstance(ours["fingerprints"][k], str) for k in ("tokenizer", "data", "packing"))
+        numbers = [data["epoch"], *(ours[k] for k in ("position", "steps", "tokens", "skipped")), *at,
+                   *(ours["plan"][k] for k in ("rows", "epochs", "max_steps", "batch_size", "global_batch"))]
+        places = len(at) == 3 and 0 <= at[1] <= at[2] <= ours["plan"]["rows"] and ours["position"] < ours["plan"]["rows"]
+        counts = ours["plan"]["rows"] > 0 and ours["plan"]["batch_size"] > 0 and ours["plan"]["global_batch"] > 0
+        digests = all(re.fullmatch("([0-9a-f]{64})?", ours[k]) for k in ("ledger", "ledger_before"))
+        good = NAME.fullmatch(ours["run_id"]) and all(type(n) is int and 0 <= n < 2**62 for n in numbers)
+        if not (good and places and counts and digests and texts): raise ValueError("a number or a digest is none")
+    except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as e:
+        raise UserError(f"the checkpoint's entries are not those of a run ({e})") from None
+
+# %% ../nbs/12_trainer.ipynb #4809d606
 @patch
 def place_of_ours(self: Trainer, data): # resume data of ours
     "Take the checkpoint's place and plan. Raises `UserError`."
@@ -620,18 +666,21 @@ def place_of_ours(self: Trainer, data): # resume data of ours
     self.adopt_plan(Plan(**theirs["plan"]))
     for group in self.optimizer.param_groups: group["weight_decay"] = self.plan.weight_decay
     if self.scaler.is_enabled() and data["scaler"]: self.scaler.load_state_dict(data["scaler"])
+    if self.config.same_bits and not self.config.threads: torch.set_num_threads(theirs["machine"]["threads"])
     self.check_ledger()
-    self.saved_at = self.steps
+    self.saved_at, self.probe_saved = self.steps, theirs.get("probe_loss")
     self.say(f"resuming run {self.run_id} after step {self.steps} of {self.total_steps} (epoch {self.epoch}, position "
-             f"{self.position} of {self.plan.rows}): {self.level(theirs['machine'])}")
+             f"{self.position} of {self.plan.rows}): {self.level(theirs['machine'], self.probe_saved)}")
 
 # %% ../nbs/12_trainer.ipynb #d0f7f056
 @patch
 def place_of_original(self: Trainer, data): # a resume file of the original's
     "Set the place to where the original stopped."
-    plan = self.plan
-    self.epoch, size = int(data["epoch"]), int(data.get("world_size", 1))
-    self.position = min(int(data["step"]) * size * plan.batch_size, plan.rows)
+    plan, numbers = self.plan, [data["epoch"], data["step"], data.get("world_size", 1)]
+    if not all(type(n) is int and 0 <= n < 2**31 for n in numbers):
+        raise UserError(f"the resume file's epoch, step and world_size are {numbers}, not counts")
+    self.epoch, size = data["epoch"], max(1, data.get("world_size", 1))
+    self.position = min(data["step"] * size * plan.batch_size, plan.rows)
     if self.position == plan.rows: self.epoch, self.position = self.epoch + 1, 0
     whole = steps_in_epoch(plan.rows, plan.global_batch)
     self.steps = self.epoch * whole + steps_in_epoch(self.position, plan.global_batch)
@@ -646,10 +695,10 @@ def resume(self: Trainer):
     if data is None:
         return self.say(f"no checkpoint of {self.config.name} in {self.store.checkpoint_dir}: starting afresh")
     theirs = data.get("minimind")
-    if theirs: self.check_same(theirs)
+    if theirs: check_form(data); self.check_same(theirs)
     load_strictly(self.model, data["model"], self.store.visible["resume.pth"])
     load_optimizer(self.optimizer, data["optimizer"])
-    self.wandb_id = data.get("wandb_id")
+    self.wandb_id = data["wandb_id"] if isinstance(data.get("wandb_id"), str) else None
     return self.place_of_ours(data) if theirs else self.place_of_original(data)
 
 # %% ../nbs/12_trainer.ipynb #7bfdea13
@@ -687,7 +736,7 @@ def train(self: Trainer, bar): # a `Progress`
         if self.validation and self.validation["step"] == self.steps: bar.say(f"validation {self.said_loss()}")
         self.stop_reason = self.stop_reason or self.due()
         if self.stop_reason == "stop_after": break
-    self.save()
+    self.save(wait=True)
 
 # %% ../nbs/12_trainer.ipynb #f2d7e0a4
 @patch
