@@ -4,22 +4,23 @@
 
 # %% ../nbs/10_checkpoint.ipynb #7de582fb
 from __future__ import annotations
-import errno, hashlib, json, os, re, shutil, socket, zipfile
+import errno, hashlib, json, os, re, shutil, socket, sys, zipfile
 from pathlib import Path
 import torch
 import torch.distributed as dist
 from fastcore.basics import patch
 from filelock import FileLock, Timeout
-from .config import NAME, OneLineParser, UserError, check_name, weight_name
+from .config import NAME, OneLineParser, UserError, check_name, printable, weight_name
 from .dataset import file_sha256
 from .distributed import from_main, main_process, together
-from .sampler import Plan, extend_ledger
+from .sampler import Plan, micro_batches
 
 # %% auto #0
 __all__ = ['TOLD', 'HashingFile', 'fsync_folder', 'make_folder', 'save_hashed', 'seal', 'json_or_none', 'sound', 'verify',
            'run_id_of', 'same_bytes', 'keep_old', 'point', 'CheckpointStore', 'free_name', 'nbytes', 'load_plain',
            'RunLock', 'load_agreed', 'plain_state', 'checkpoint_files', 'copied', 'lm_checkpoint', 'load_original',
-           'original_resume', 'load_resume']
+           'original_resume', 'load_resume', 'find', 'list_lines', 'verify_lines', 'show_lines', 'named_tensors',
+           'compare_lines', 'plan_lines', 'rollback_lines', 'console']
 
 # %% ../nbs/10_checkpoint.ipynb #44b74ec0
 class HashingFile:
@@ -282,25 +283,28 @@ class RunLock:
     "Held by the one process that trains under a name. Raises `UserError` naming the holder when it is taken."
     def __init__(self, store, # a `CheckpointStore`
                  run_id): # of the run that wants it
-        self.owner, self.locks = store.checkpoint_dir / f".{store.name}.owner", []
-        where = store.checkpoint_dir
+        self.locks, self.owners, where = [], [], store.checkpoint_dir
         try:
-            if self.owner.is_symlink(): self.owner.unlink()
             for where in dict.fromkeys((store.checkpoint_dir, store.save_dir)):  # both hold files of this name
-                where.mkdir(parents=True, exist_ok=True)
-                path = str(where / f".{store.name}.lock")
-                self.locks.append(FileLock(path, timeout=0, thread_local=False, is_singleton=True))
-                self.locks[-1].acquire()
-            self.owner.write_text(f"process {os.getpid()} on {socket.gethostname()} (run {run_id})\n")
+                make_folder(where)
+                lock, owner = where / f".{store.name}.lock", where / f".{store.name}.owner"
+                if lock.is_symlink(): raise UserError(f"{lock} is a link: remove it")
+                self.locks.append(FileLock(str(lock), timeout=0.5, thread_local=False, is_singleton=True))
+                self.locks[-1].acquire()  # half a second: its holder may not have left its name yet
+                self.owners.append(owner)
+                owner.unlink(missing_ok=True)
+                owner.write_text(f"process {os.getpid()} on {socket.gethostname()} (run {run_id})\n")
         except Timeout:
-            who = self.owner.read_text().strip() if self.owner.exists() else "another process"
-            for lock in self.locks[:-1]: lock.release()
-            raise UserError(f"{who} is training {store.name} in {where}: choose another --save_weight, or another "
-                            "--checkpoint_dir and --save_dir") from None
-        except OSError as e: raise UserError(f"cannot write to {where}: {(e.strerror or str(e)).lower()}") from None
+            who = owner.read_text().strip() if owner.exists() else "another process"
+            self.locks.pop(); self.release()
+            raise UserError(f"{printable(who)} is training {store.name} in {where}: choose another --save_weight, or "
+                            "another --checkpoint_dir and --save_dir") from None
+        except OSError as e:
+            self.release()
+            raise UserError(f"cannot write to {where}: {(e.strerror or str(e)).lower()}") from None
 
     def release(self):
-        self.owner.unlink(missing_ok=True)
+        for owner in self.owners: owner.unlink(missing_ok=True)
         for lock in self.locks: lock.release(force=True)
 
 # %% ../nbs/10_checkpoint.ipynb #a8529b20
@@ -395,3 +399,138 @@ def load_resume(store, # a `CheckpointStore`
     "Resume data from our generations, or from a file of the original's under the visible name; None without either."
     if (data := load_agreed(store, warn, device)) is not None: return data
     return from_main(together(lambda: original_resume(store) if main_process() else None), device)
+
+# %% ../nbs/10_checkpoint.ipynb #5a536beb
+def find(ref, # e.g. 'checkpoints/pretrain_768@1200'; the folder may be left out
+         save_dir="out", # folder of the weights
+         ) -> tuple[CheckpointStore, Path]:
+    "The store and the generation that `ref` names. Raises `UserError` when there is none."
+    folder, name = os.path.split(ref)
+    name, at, step = name.partition("@")
+    store = CheckpointStore(name, folder or "checkpoints", save_dir)
+    there = {str(int(p.name)): p for p in store.generations()}
+    if not there: raise UserError(f"there is no checkpoint of {name} in {store.checkpoint_dir}")
+    if at and step not in there: raise UserError(f"{name} has no generation {step!r}; it has {', '.join(there)}")
+    return store, there[step] if at else store.generations()[0]
+
+# %% ../nbs/10_checkpoint.ipynb #6efc0d0c
+def list_lines(ref) -> list[str]: # a folder, or a run in it
+    "A line for each generation of a run, or of all runs in a folder."
+    if Path(ref).is_dir():
+        names = sorted(p.name[1:-5] for p in Path(ref).glob(".*.gens") if p.is_dir() and not p.is_symlink())
+        names = [name for name in names if CheckpointStore(name, ref).generations()]
+        if not names: raise UserError(f"there are no checkpoints in {ref}")
+        return [line for name in names for line in list_lines(f"{ref}/{name}")]
+    store, out = find(ref)[0], []
+    for g in store.generations():
+        m = json_or_none(g / "manifest.json")
+        m = m if isinstance(m, dict) and sound(m) else {}
+        size = sum(f.stat().st_size for f in g.iterdir())
+        out.append(f"{store.name}@{int(g.name)}  run {m.get('run_id', '?')}  epoch {m.get('epoch', '?')}  position "
+                   f"{m.get('position', '?')}  {size:,} bytes")
+    return out
+
+# %% ../nbs/10_checkpoint.ipynb #16d1f1c3
+def verify_lines(ref) -> tuple[list[str], bool]:
+    "A line for each generation of a run (or for the one that `ref` names), and whether all are good."
+    store, one = find(ref)
+    out, good = [], True
+    for g in [one] if "@" in os.path.basename(ref) else store.generations():
+        try: verify(g); out.append(f"{store.name}@{int(g.name)}  good")
+        except UserError as e: out.append(f"{store.name}@{int(g.name)}  NOT GOOD: {e}"); good = False
+    return out, good
+
+# %% ../nbs/10_checkpoint.ipynb #7f4a7daa
+def show_lines(ref) -> list[str]:
+    "What a generation holds, a line for each entry of its manifest and a summary of its tensors. Raises `UserError`."
+    store, g = find(ref)
+    manifest, data = verify(g), store.load(int(g.name))
+    flat = {k: v for k, v in manifest.items() if k not in ("files", "sha256")}
+    rows = [(k, v) for k, v in flat.items() if not isinstance(v, dict)]
+    rows += [(f"{k}.{name}", v) for k, d in flat.items() if isinstance(d, dict) for name, v in d.items()]
+    tensors = [t for t in data.get("model", {}).values() if isinstance(t, torch.Tensor)]
+    rows.append(("model", f"{len(tensors)} tensors, {sum(t.numel() for t in tensors):,} parameters"))
+    return [f"{k:<32} {printable(v)}" for k, v in rows]
+
+# %% ../nbs/10_checkpoint.ipynb #c561281d
+def named_tensors(data, name="") -> dict:
+    "All tensors in nested dictionaries and lists, by the path that leads to them."
+    if isinstance(data, torch.Tensor): return {name[1:]: data}
+    items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, (list, tuple)) else ()
+    return {k: t for key, value in items for k, t in named_tensors(value, f"{name}.{key}").items()}
+
+def compare_lines(a, b) -> tuple[list[str], bool]: # two references
+    "Where two checkpoints differ, in lines, and whether model and optimizer are the same to the last bit."
+    (one, g), (other, h) = find(a), find(b)
+    told, datas = [verify(g), verify(h)], [one.load(int(g.name)), other.load(int(h.name))]
+    out = [f"{k}: {printable(told[0].get(k))} and {printable(told[1].get(k))}"
+           for k in TOLD if told[0].get(k) != told[1].get(k)]
+    tensors = [named_tensors({k: d.get(k) for k in ("model", "optimizer")}) for d in datas]
+    differ = [k for k, t in tensors[0].items() if not (k in tensors[1] and torch.equal(t, tensors[1][k]))]
+    differ += tensors[1].keys() - tensors[0].keys()
+    out += [f"{k}: differs" + (f" by up to {(tensors[0][k].double() - tensors[1][k].double()).abs().max():.2e}"
+                               if all(k in t and t[k].shape == tensors[0][k].shape for t in tensors) else "")
+            for k in differ]
+    return out + ["model and optimizer: " + ("differ" if differ else "the same bits")], not differ
+
+# %% ../nbs/10_checkpoint.ipynb #e37652de
+def plan_lines(ref, world_size) -> list[str]: # processes
+    "What a resume from here on `world_size` processes would do: a summary, and what each process reads first."
+    store, g = find(ref)
+    manifest = verify(g)
+    try: plan, epoch, at, steps = Plan(**manifest["plan"]), manifest["epoch"], manifest["position"], manifest["steps"]
+    except (KeyError, TypeError): raise UserError(f"{g} has no plan: it was not written by a training run") from None
+    batches, most = plan.shared_out(world_size)
+    stop, left = min(at + plan.global_batch, plan.rows), plan.steps_left(epoch, at, steps)
+    out = [f"after step {steps}: epoch {epoch}, position {at:,} of {plan.rows:,}, {left:,} steps left",
+           f"a step has {plan.global_batch} rows in {batches} micro-batches, at most {most} on a process "
+           f"(accumulation_steps {most}): {batches / (most * world_size):.0%} busy",
+           f"next learning rate {plan.lr(epoch, at):.3e}"]
+    for r in range(world_size if left else 0):
+        mine = micro_batches(at, stop, plan.batch_size, r, world_size)
+        where = f"positions {mine[0][0]:,} to {mine[-1][1] - 1:,}" if mine else "nothing: it takes part in the sums"
+        out.append(f"process {r} reads {where}")
+    return out
+
+# %% ../nbs/10_checkpoint.ipynb #6092dfa2
+def rollback_lines(ref, save_dir="out") -> list[str]: # as for `find`
+    "Set aside what is newer than the generation that `ref` names. Raises `UserError` while the run is in progress."
+    if "@" not in os.path.basename(ref): raise UserError(f"{ref} names no generation: give {ref}@STEP")
+    store, g = find(ref, save_dir)
+    verify(g)
+    lock, newer = RunLock(store, "rollback"), [p for p in store.generations() if p.name > g.name]
+    try:
+        for p in newer: store.set_aside(p)
+        for name, visible in store.visible.items():
+            if visible.parent.is_dir(): point(visible, g / name)
+        fsync_folder(store.folder)
+    finally: lock.release()
+    return [f"{store.name}@{int(p.name)} set aside" for p in newer] + [f"{store.name}@{int(g.name)} is the newest now"]
+
+# %% ../nbs/10_checkpoint.ipynb #3c977151
+def console(argv=None) -> int: # arguments; default those of the command line
+    "`python -m minimind.checkpoint list|verify|show|compare|plan|rollback …`; returns the exit code."
+    parser = OneLineParser(prog="python -m minimind.checkpoint", description="Look at checkpoints, and go back to one.")
+    parser.add_argument("--save_dir", default="out", help="folder of the weights, for rollback [out]")
+    commands = parser.add_subparsers(dest="command", required=True)
+    add = lambda name, help: commands.add_parser(name, help=help)
+    add("list", "the generations of a run or folder").add_argument("ref", nargs="?", default="checkpoints")
+    for name, help in dict(verify="read every byte", show="what is in one", rollback="make one the newest again").items():
+        add(name, help).add_argument("ref", help="[FOLDER/]NAME[@STEP]")
+    compare, plan = add("compare", "where two differ"), add("plan", "a resume on N processes")
+    for parser_of, names in ((compare, ("a", "b")), (plan, ("ref",))):
+        for name in names: parser_of.add_argument(name, help="[FOLDER/]NAME[@STEP]")
+    plan.add_argument("world_size", type=int, help="processes")
+    args, good = parser.parse_args(argv), True
+    try:
+        if args.command == "list": lines = list_lines(args.ref)
+        if args.command == "verify": lines, good = verify_lines(args.ref)
+        if args.command == "show": lines = show_lines(args.ref)
+        if args.command == "compare": lines, good = compare_lines(args.a, args.b)
+        if args.command == "plan": lines = plan_lines(args.ref, max(1, args.world_size))
+        if args.command == "rollback": lines = rollback_lines(args.ref, args.save_dir)
+    except UserError as e: parser.exit(2, f"{parser.prog}: error: {printable(e)}\n")
+    print(*lines, sep="\n")
+    return 0 if good else 1
+
+if __name__ == "__main__" and "__file__" in globals(): sys.exit(console())

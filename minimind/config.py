@@ -10,8 +10,8 @@ from pathlib import Path
 
 # %% auto #0
 __all__ = ['YARN', 'NAME', 'BY_DATA', 'UserError', 'NotFinite', 'opt', 'check_at_least', 'check_at_most', 'check_divides',
-           'MiniMindConfig', 'as_list', 'check_choices', 'full_path', 'check_name', 'weight_name', 'by_data',
-           'PretrainConfig', 'OneLineParser', 'zero_or_one', 'add_flag', 'make_parser', 'from_args']
+           'MiniMindConfig', 'as_list', 'check_choices', 'full_path', 'check_name', 'printable', 'weight_name',
+           'by_data', 'PretrainConfig', 'OneLineParser', 'zero_or_one', 'add_flag', 'make_parser', 'from_args']
 
 # %% ../nbs/00_config.ipynb #74996437
 class UserError(ValueError):
@@ -130,6 +130,11 @@ def check_name(what, name):
     "Raise `UserError` unless `name` can safely be part of a file name."
     if not NAME.fullmatch(str(name)):
         raise UserError(f"{what} {name!r} is not a name; use up to 100 letters, digits, dots, dashes and underscores")
+
+# %% ../nbs/00_config.ipynb #747b99a6
+def printable(value) -> str:
+    "The text of a value in one line, with characters that are no text escaped."
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(str(value).split()))
 
 # %% ../nbs/00_config.ipynb #508a8ad5
 def weight_name(weight, # e.g. 'pretrain'

@@ -16,8 +16,8 @@ from .dataset import empty_batch
 
 # %% auto #0
 __all__ = ['POINT', 'World', 'world_from_environment', 'choose_device', 'choose_dtype', 'end_with_launcher',
-           'init_distributed_mode', 'leave', 'all_sum', 'main_process', 'from_main', 'together', 'wrap_model',
-           'held_back', 'FixedPointSum']
+           'init_distributed_mode', 'contact_lost', 'leave', 'all_sum', 'main_process', 'from_main', 'together',
+           'wrap_model', 'held_back', 'FixedPointSum']
 
 # %% ../nbs/09_distributed.ipynb #d5b4b68a
 @dataclass
@@ -98,6 +98,11 @@ def init_distributed_mode(device="", # see `choose_device`
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(minutes=timeout_minutes))
     return world, device
+
+# %% ../nbs/09_distributed.ipynb #e3d4f9ae
+def contact_lost(error) -> bool:
+    "Whether an exception says that another process of the group is gone, or does not answer."
+    return isinstance(error, dist.DistError) or isinstance(error, RuntimeError) and "gloo/transport/" in str(error)
 
 # %% ../nbs/09_distributed.ipynb #116bcc50
 def leave():

@@ -267,9 +267,11 @@ def update(self: Trainer, loss, # of the whole step
     if self.sums: self.sums.finish(self.scaler.get_scale())
     self.scaler.unscale_(self.optimizer)
     norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.plan.grad_clip))
-    if math.isfinite(loss) and math.isfinite(norm): self.scaler.step(self.optimizer); self.skipped_in_row = 0
+    bad, = all_sum([not math.isfinite(loss + norm)], self.device)  # memory may fail on one process alone
+    if not bad: self.scaler.step(self.optimizer); self.skipped_in_row = 0
     else: self.skipped, self.skipped_in_row = self.skipped + 1, self.skipped_in_row + 1
-    if self.scaler.is_enabled(): self.scaler.update()
+    if self.scaler.is_enabled():  # the same scale everywhere, whoever met the number
+        self.scaler.update(self.scaler.get_scale() * self.scaler.get_backoff_factor() if bad else None)
     self.optimizer.zero_grad(set_to_none=True)
     return norm
 
@@ -369,11 +371,15 @@ def check_still_newest(self: Trainer):
 def take_files(self: Trainer):
     "The main process's part of `begin`."
     if not self.world.is_main: return
-    if not self.steps: self.check_nothing_lost()
     self.lock = RunLock(self.store, self.run_id)
-    if self.steps: self.check_still_newest()
-    elif self.store.generations(): self.store.commit(0, *self.checkpoint())  # a resume goes on with this run now
-    self.open_log()
+    try:
+        if self.steps: self.check_still_newest()
+        else: self.check_nothing_lost()
+        if not self.steps and self.store.generations():
+            self.store.commit(0, *self.checkpoint())  # a resume goes on with this run from now on
+        self.open_log()
+    except OSError as e: self.close(); raise UserError(f"cannot write to {self.store.folder}: {e}") from None
+    except UserError: self.close(); raise
 
 # %% ../nbs/12_trainer.ipynb #984d21e1
 @patch
@@ -413,6 +419,7 @@ def write_ended(self: Trainer) -> bool:
 def one_step(self: Trainer) -> dict:
     "One optimizer step, without the guards of `step`."
     began, plan, start = time.perf_counter(), self.plan, self.position
+    self.model.train()  # a validation may have been interrupted
     stop = min(start + plan.global_batch, plan.rows)
     batches, n_targets = self.read(start, stop)
     waited = time.perf_counter() - began
@@ -532,15 +539,15 @@ def settle(self: Trainer):
 
 # %% ../nbs/12_trainer.ipynb #db223011
 @patch
-def save(self: Trainer, wait=False) -> bool:
-    "Write a checkpoint of this step, unless there is one; whether it is there. Doesn't wait with `async_save`, unless told."
-    if self.skipped_in_row: return self.saved_at == self.steps
+def save(self: Trainer, last=False) -> bool: # of this launch: after a skipped step as well, and without `async_save`
+    "Write a checkpoint of this step, unless there is one; whether it is there. `UserError` after three failures."
+    if self.skipped_in_row and not last: return self.saved_at == self.steps
     with interrupt_after():
         if self.steps not in (self.saved_at, self.saving_at):
             self.settle()  # one at a time
             if self.world.is_main: self.start_write()
             self.saving_at = self.steps
-        if wait or not self.config.async_save: self.settle()
+        if last or not self.config.async_save: self.settle()
     return self.saved_at == self.steps
 
 # %% ../nbs/12_trainer.ipynb #506c08d0
@@ -736,7 +743,7 @@ def train(self: Trainer, bar): # a `Progress`
         if self.validation and self.validation["step"] == self.steps: bar.say(f"validation {self.said_loss()}")
         self.stop_reason = self.stop_reason or self.due()
         if self.stop_reason == "stop_after": break
-    self.save(wait=True)
+    self.save(last=True)
 
 # %% ../nbs/12_trainer.ipynb #f2d7e0a4
 @patch
