@@ -14,34 +14,6 @@ def config(folder, *more, data=None):
 
 def trainer(*args, **kw): return Trainer(config(*args, **kw), say=lambda text: None, progress=False)
 
-@pytest.mark.parametrize("moe", [0, 1])
-def test_signal_after_every_step(tmp_path, moe):
-    data = write_texts(tmp_path / "texts.jsonl")
-    rows = trainer(tmp_path / "whole", data=data).plan.rows
-    few = next(a for a in (3, 4, 5) if rows % (2 * a))  # so that an epoch's last step is a smaller one
-    whole = trainer(tmp_path / "whole", "--use_moe", moe, "--accumulation_steps", few, data=data)
-    assert whole.fit() == "finished"
-    name = whole.config.name
-    whole.close()
-    wanted, n = list(map(exact, steps(tmp_path / "whole", name))), whole.steps
-    assert n > 6 and any(r["rows"] < 2 * few for r in wanted)
-    for k in range(1, n + 1):
-        folder = tmp_path / f"stopped{k}"
-        first = trainer(folder, "--use_moe", moe, "--accumulation_steps", few, data=data)
-        one_step = first.one_step
-        def stopping():
-            if first.steps + 1 == k: signal.raise_signal(signal.SIGTERM)  # arrives in the middle of step k
-            return one_step()
-        first.one_step = stopping
-        assert first.fit() == ("SIGTERM" if k < n else "finished") and first.steps == k
-        first.close()
-        torch.manual_seed(k)  # the state of torch's generator must not matter
-        second = trainer(folder, "--use_moe", moe, "--accumulation_steps", few, "--from_resume", 1, data=data)
-        assert second.steps == k and second.fit() == "finished"
-        second.close()
-        assert list(map(exact, steps(folder, name))) == wanted
-        assert same_bytes(resume_data(folder, name), resume_data(tmp_path / "whole", name))
-
 def test_notebook_state_and_float16(tmp_path):
     data = write_texts(tmp_path / "texts.jsonl")
     whole = trainer(tmp_path / "whole", "--dtype", "float16", data=data); whole.fit(); whole.close()
@@ -53,64 +25,6 @@ def test_notebook_state_and_float16(tmp_path):
     assert second.scaler.state_dict() == first.scaler.state_dict() != {}
     second.fit(); second.close()
     assert same_bytes(resume_data(tmp_path / "two"), resume_data(tmp_path / "whole"))
-
-def test_workers_do_not_change_the_order(tmp_path):
-    data = write_texts(tmp_path / "texts.jsonl")
-    for workers in (0, 2): t = trainer(tmp_path / str(workers), "--num_workers", workers, "--max_steps", 5, data=data); t.fit(); t.close()
-    assert list(map(exact, steps(tmp_path / "0"))) == list(map(exact, steps(tmp_path / "2")))
-
-def test_processes_come_and_go(tmp_path):
-    "One process, then two, then three (of which some idle), then one: the same rows in the same steps, and losses to 1e-5."
-    data = write_texts(tmp_path / "texts.jsonl")
-    flags = [*TINY, "--data_path", data, "--accumulation_steps", 2, "--epochs", 2, "--use_moe", 1, "--dropout", 0.1, "--val_fraction", 0]
-    assert run([sys.executable, PRETRAIN, *flags, *places(tmp_path / "one")], tmp_path)[0] == 0
-    for n, end in ((1, 75), (2, 75), (3, 75), (1, 0)):
-        more = ["--from_resume", 1, *(["--stop_after", 3] if end else [])]
-        command = torchrun(n, PRETRAIN) if n > 1 else [sys.executable, PRETRAIN]
-        code, out, err = run([*command, *flags, *more, *places(tmp_path / "many")], tmp_path)
-        assert code == (end if n == 1 else 1), err  # torchrun has an exit code of its own
-    assert "accumulation_steps 2 -> " not in out and "3 -> 1" in out and "losses up to rounding" in out
-    one, many = steps(tmp_path / "one", "pretrain_32_moe"), steps(tmp_path / "many", "pretrain_32_moe")
-    assert [r["world_size"] for r in many][:9] == [1] * 3 + [2] * 3 + [3] * 3
-    same = lambda r: {k: r[k] for k in ("epoch", "step", "position", "rows", "tokens", "lr", "ledger")}
-    assert list(map(same, one)) == list(map(same, many))
-    assert max(abs(a["loss"] - b["loss"]) for a, b in zip(one, many)) < 1e-5
-
-def wait_for_step(folder, k, process, name="pretrain_32"):
-    deadline = time.time() + 120
-    while time.time() < deadline and process.poll() is None:
-        try:
-            if len(steps(folder, name)) >= k: return
-        except OSError: pass
-        time.sleep(0.05)
-    raise AssertionError(f"step {k} was not reached: {process.communicate()}")
-
-@pytest.mark.parametrize("n,sent", [(1, signal.SIGTERM), (1, signal.SIGKILL), (2, signal.SIGTERM), (2, signal.SIGKILL)])
-def test_real_processes_are_stopped(tmp_path, n, sent):
-    "A real run gets a real signal, is continued, and its last bytes are those of the run that was left alone."
-    data = write_texts(tmp_path / "texts.jsonl", 400)
-    flags = [*TINY, "--data_path", data, "--accumulation_steps", 3 - n, "--dropout", 0.1, "--save_interval", 7, "--max_steps", 60, "--threads", 1]
-    command = (torchrun(n, PRETRAIN) if n > 1 else [sys.executable, PRETRAIN]) + flags
-    assert run(command + places(tmp_path / "whole"), tmp_path)[0] == 0
-    p = start(command + places(tmp_path / "two"), tmp_path)
-    wait_for_step(tmp_path / "two", 12, p)
-    p.send_signal(sent)
-    out, err = p.communicate(timeout=60)
-    assert p.returncode == {(1, 15): 75, (2, 15): 1}.get((n, int(sent)), -int(sent)), err
-    if sent == signal.SIGTERM: assert "Stopped (SIGTERM)" in out and "saved" in out
-    time.sleep(3 if n > 1 and sent == signal.SIGKILL else 0)  # the workers see that their agent is gone
-    code, out, err = run(command + ["--from_resume", 1] + places(tmp_path / "two"), tmp_path)
-    assert code == 0 and "exact, bit for bit" in out, err
-    assert list(map(exact, steps(tmp_path / "two"))) == list(map(exact, steps(tmp_path / "whole")))
-    assert same_bytes(resume_data(tmp_path / "two"), resume_data(tmp_path / "whole"))
-
-def test_finished_runs_stay_as_they_are(tmp_path):
-    data = write_texts(tmp_path / "texts.jsonl")
-    trainer(tmp_path, "--max_steps", 4, data=data).fit()
-    files = lambda: {p: (p.stat().st_mtime_ns, p.stat().st_size) for p in sorted(tmp_path.rglob("*")) if p.is_file() and ".lock" not in p.name}
-    before, said = files(), []
-    again = Trainer(config(tmp_path, "--max_steps", 4, "--from_resume", 1, data=data), say=said.append, progress=False)
-    assert again.fit() == "finished" and "nothing left to do" in said[-1] and files() == before
 
 def test_what_a_resume_refuses(tmp_path):
     data = write_texts(tmp_path / "texts.jsonl")
