@@ -342,12 +342,13 @@ def checkpoint_files(model, optimizer=None, scaler=None, # what to save; the sca
                      wandb_id=None,
                      **minimind, # what goes under the key `minimind`
                      ) -> tuple[dict, dict]:
-    "The files of a generation, and what its manifest tells: the arguments `files` and `about` of `CheckpointStore.commit`."
+    "The files of a generation, and what its manifest tells: `files` and `about` of `CheckpointStore.commit`."
     state, state_of = plain_state(model), lambda x: x.state_dict() if x else {}
     resume = dict(model=state, optimizer=state_of(optimizer), scaler=state_of(scaler), epoch=epoch, step=step,
                   world_size=world_size, wandb_id=wandb_id, minimind=minimind)
     half = {k: v.half() for k, v in state.items()}
-    return {"weights.pth": half, "resume.pth": resume}, dict(epoch=epoch) | {k: minimind[k] for k in TOLD if k in minimind}
+    told = {k: minimind[k] for k in TOLD if k in minimind}
+    return {"weights.pth": half, "resume.pth": resume}, dict(epoch=epoch) | told
 
 # %% ../nbs/10_checkpoint.ipynb #527872ab
 def copied(data):
@@ -369,7 +370,8 @@ def lm_checkpoint(config, # anything with `hidden_size` and `use_moe`
     store = CheckpointStore(weight_name(weight, config), save_dir, weights_dir)
     if model is None: return load_agreed(store)
     if number is None: number = int(store.generations()[0].name) + 1 if store.generations() else 1
-    return store.commit(number, *checkpoint_files(model, optimizer, scaler, epoch, step, world_size, wandb_id, **minimind))
+    files = checkpoint_files(model, optimizer, scaler, epoch, step, world_size, wandb_id, **minimind)
+    return store.commit(number, *files)
 
 # %% ../nbs/10_checkpoint.ipynb #4a27e34c
 def load_original(path) -> dict:
@@ -515,7 +517,8 @@ def console(argv=None) -> int: # arguments; default those of the command line
     commands = parser.add_subparsers(dest="command", required=True)
     add = lambda name, help: commands.add_parser(name, help=help)
     add("list", "the generations of a run or folder").add_argument("ref", nargs="?", default="checkpoints")
-    for name, help in dict(verify="read every byte", show="what is in one", rollback="make one the newest again").items():
+    helps = dict(verify="read every byte", show="what is in one", rollback="make one the newest again")
+    for name, help in helps.items():
         add(name, help).add_argument("ref", help="[FOLDER/]NAME[@STEP]")
     compare, plan = add("compare", "where two differ"), add("plan", "a resume on N processes")
     for parser_of, names in ((compare, ("a", "b")), (plan, ("ref",))):

@@ -176,7 +176,8 @@ class FixedPointSum:
                  terms): # micro-batches in a step at most, on all processes together
         self.parameters, self.limit = list(parameters), 2.0**62 / terms
         device, sizes = self.parameters[0].device, [p.numel() for p in self.parameters]
-        self.flat, self.largest = torch.zeros(sum(sizes), dtype=torch.int64, device=device), torch.zeros((), device=device)
+        self.flat = torch.zeros(sum(sizes), dtype=torch.int64, device=device)
+        self.largest = torch.zeros((), device=device)
         self.parts = [part.view_as(p) for part, p in zip(self.flat.split(sizes), self.parameters)]
 
     def add(self, scale=1.0): # that the loss was multiplied by, a power of two

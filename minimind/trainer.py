@@ -75,7 +75,7 @@ def load_strictly(model, state, # name -> tensor
     for name, tensor in own.items():
         given = tuple(getattr(state[name], "shape", ()))
         if given != tensor.shape: raise UserError(f"{where}: {name} is {given}, this model's is {tuple(tensor.shape)}")
-        if not plain_tensor(state[name]): raise UserError(f"{where}: {name} is no ordinary tensor of floating-point numbers")
+        if not plain_tensor(state[name]): raise UserError(f"{where}: {name} is no ordinary tensor of fractions")
     model.load_state_dict(state)
 
 # %% ../nbs/12_trainer.ipynb #acb1638f
@@ -398,7 +398,7 @@ def keep_ledger(self: Trainer, rows): # of the whole step
 # %% ../nbs/12_trainer.ipynb #1f710f95
 @patch
 def read(self: Trainer, start, stop) -> tuple[list, float]:
-    "This process's micro-batches as `fetch` gives them, and the targets of all. `UserError` on all when one can't read."
+    "This process's micro-batches from `fetch`, and the targets of all. `UserError` on all when one can't read."
     batches, error = [], None
     try: batches = self.fetch(start, stop)
     except UserError as e: error = e
@@ -524,7 +524,7 @@ def start_write(self: Trainer):
 # %% ../nbs/12_trainer.ipynb #cf900a96
 @patch
 def settle(self: Trainer):
-    "Wait for the checkpoint that is being written, if one is; on all processes. `UserError` after three failures in a row."
+    "Wait for the checkpoint that is being written, if one is. `UserError` after three failures in a row."
     if self.saving_at is None: return
     error = None
     if self.world.is_main:
@@ -633,7 +633,8 @@ def level(self: Trainer, saved, # the checkpoint's `machine`
         changed["probe"] = f"the loss on two rows {probe!r} -> {now!r}"
     if not changed: return "exact, bit for bit"
     why = ", ".join(changed.values()) + self.busy()
-    if set(changed) == {"world_size"} and self.config.same_bits: return f"the same bits on any number of processes (E2), {why}"
+    if set(changed) == {"world_size"} and self.config.same_bits:
+        return f"the same bits on any number of processes (E2), {why}"
     if "code" in changed: return f"same rows, steps and learning rates, but another model, since {why}"
     return f"same rows, steps and learning rates, losses up to rounding (E1), since {why}"
 
@@ -656,8 +657,9 @@ def check_form(data): # resume data with an entry `minimind`
         texts = all(isinstance(ours["fingerprints"][k], str) for k in ("tokenizer", "data", "packing"))
         numbers = [data["epoch"], *(ours[k] for k in ("position", "steps", "tokens", "skipped")), *at,
                    *(ours["plan"][k] for k in ("rows", "epochs", "max_steps", "batch_size", "global_batch"))]
-        places = len(at) == 3 and 0 <= at[1] <= at[2] <= ours["plan"]["rows"] and ours["position"] < ours["plan"]["rows"]
-        counts = ours["plan"]["rows"] > 0 and ours["plan"]["batch_size"] > 0 and ours["plan"]["global_batch"] > 0
+        rows = ours["plan"]["rows"]
+        places = len(at) == 3 and 0 <= at[1] <= at[2] <= rows and ours["position"] < rows
+        counts = rows > 0 and ours["plan"]["batch_size"] > 0 and ours["plan"]["global_batch"] > 0
         digests = all(re.fullmatch("([0-9a-f]{64})?", ours[k]) for k in ("ledger", "ledger_before"))
         good = NAME.fullmatch(ours["run_id"]) and all(type(n) is int and 0 <= n < 2**62 for n in numbers)
         if not (good and places and counts and digests and texts): raise ValueError("a number or a digest is none")

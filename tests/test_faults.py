@@ -87,7 +87,7 @@ def test_a_launch_that_came_in_between(build):
 
 def test_the_last_validation_is_recorded_before_the_last_save(build, monkeypatch):
     seen, save = [], Trainer.save
-    monkeypatch.setattr(Trainer, "save", lambda self: (seen.append((self.steps, (self.validation or {}).get("step"))), save(self))[1])
+    monkeypatch.setattr(Trainer, "save", lambda self, last=False: (seen.append((self.steps, (self.validation or {}).get("step"))), save(self, last))[1])
     finish(build("--save_interval", 3, "--val_fraction", 0.2, "--eval_interval", 0))
     assert seen[0] == (3, None) and all(pair == (6, 6) for pair in seen[1:])
 
