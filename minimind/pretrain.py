@@ -141,13 +141,15 @@ def main(args) -> int:
     except UserError as e: return complain(e, rank, EXIT_USER)
     trainer = None
     try:
-        from minimind.trainer import Trainer
+        from minimind.trainer import Trainer, stop_on_signals
         from minimind.distributed import leave
         trainer = Trainer(config)
         announce(trainer)
-        reason = trainer.fit()
-        conclude(trainer, reason)
-        leave()
+        with stop_on_signals(None, trainer.heard):
+            reason = trainer.fit()
+            conclude(trainer, reason)
+            trainer.ddp = trainer.model  # or the group would end with the wrapper, and wait for this thread in it
+            leave()
         return 0 if reason == "finished" else stop_code()
     except UserError as e: return complain(e, rank, EXIT_USER)
     except NotFinite as e: return complain(e, rank, EXIT_NOT_FINITE)

@@ -139,13 +139,15 @@ def interrupt_after():
 STOP_SIGNALS = [s for s in ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1") if hasattr(signal, s)]
 
 @contextmanager
-def stop_on_signals(request): # called with the signal's name
-    "Inside, the first of the stop signals calls `request`; a later one ends the process as it would have without us."
+def stop_on_signals(request, # called with the first signal's name; None: nothing is left that could be stopped
+                    heard=None): # a list, to which the time of that signal is added; default a new one
+    "Inside, the first stop signal calls `request`, repetitions within 2 s are ignored, a later one ends the process."
     if threading.current_thread() is not threading.main_thread(): yield; return
-    first = []
+    heard = [] if heard is None else heard
     def handle(number, frame):
-        if first and time.monotonic() - first[0] > 2: signal.signal(number, signal.SIG_DFL); signal.raise_signal(number)
-        if not first: first.append(time.monotonic()); request(signal.Signals(number).name)
+        if heard and time.monotonic() - heard[0] <= 2: return
+        if heard or request is None: signal.signal(number, signal.SIG_DFL); signal.raise_signal(number)
+        heard.append(time.monotonic()); request(signal.Signals(number).name)
     before = {s: signal.signal(getattr(signal, s), handle) for s in STOP_SIGNALS}
     try: yield
     finally:
@@ -175,7 +177,7 @@ class Trainer:
         self.run_id, self.wandb_id, self.record, self.validation = from_main(uuid.uuid4().hex[:12]), None, None, None
         self.log = self.wandb = self.lock = self.rows = self.rows_at = self.order_of = None  # as yet
         self.saved_at = self.saving_at = self.writing = self.writer = self.probe_saved = None
-        self.stop_reason, self.stopping, self.skipped_in_row, self.failed_saves = None, False, 0, 0
+        self.stop_reason, self.stopping, self.skipped_in_row, self.failed_saves, self.heard = None, False, 0, 0, []
         self.launched_at, self.began = 0, time.monotonic()
         self.store = CheckpointStore(config.name, config.path("checkpoint_dir"), config.path("save_dir"),
                                      keep_every=config.keep_every)
@@ -757,9 +759,10 @@ def fit(self: Trainer) -> str:
     self.begin()
     if self.steps: self.write(dict(kind="resume", step=self.steps, position=self.position, **self.machine()))
     self.launched_at, self.stop_reason, self.stopping = self.steps, None, False
+    self.heard.clear()
     bar = Progress(self.total_steps, self.steps, self.config.log_interval, self.progress)
     try:
-        with stop_on_signals(lambda name: setattr(self, "stop_reason", name)): self.train(bar)
+        with stop_on_signals(lambda name: setattr(self, "stop_reason", name), self.heard): self.train(bar)
     finally: bar.close()
     reason = "finished" if self.finished else self.stop_reason or "stopped"
     self.stop_reason, self.stopping = None, False  # the next loop goes on

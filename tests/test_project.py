@@ -13,7 +13,7 @@ def text_of(output):
     "What a reader sees of an output as text; pictures and progress bars are left out."
     if output.output_type == "stream": return output.text if output.name == "stdout" else ""
     data = output.get("data", {})
-    return "" if any(k.startswith("image/") for k in data) else data.get("text/plain", "")
+    return "" if any(k.startswith("image/") for k in data) else data.get("text/markdown", data.get("text/plain", ""))
 
 def copy_of_project(folder):
     "The checkout without what git ignores."

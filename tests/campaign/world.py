@@ -1,11 +1,11 @@
 """Small runs in forked processes: a forkserver has torch loaded, so a run of twenty steps takes a third of a second."""
-import hashlib, json, multiprocessing, os, signal, socket, sys, time
+import faulthandler, hashlib, json, multiprocessing, os, signal, socket, sys, time
 from pathlib import Path
 import torch
 from helpers import exact, places, resume_data, steps, tensors, write_texts
 
 FORK = multiprocessing.get_context("forkserver")
-FORK.set_forkserver_preload(["pytest", "torch._dynamo", "minimind.trainer", "minimind.pretrain", "helpers", "world", "plants"])
+FORK.set_forkserver_preload(["pytest", "torch._dynamo", "minimind.trainer", "minimind.pretrain", "helpers", "world", "plants", "mishaps"])
 FLAGS = ("--hidden_size 16 --num_hidden_layers 1 --num_attention_heads 2 --num_key_value_heads 1 --max_seq_len 32 --batch_size 2 "
          "--accumulation_steps 2 --learning_rate 1e-2 --device cpu --dtype float32 --epochs 1 --val_fraction 0 --threads 1 --dropout 0.1").split()
 NAME = "pretrain_16"
@@ -31,6 +31,7 @@ def member(rank, size, port, flags, log, hook, env):
     if size > 1: os.environ.update(RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(size),
                                    MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    faulthandler.register(signal.SIGUSR2)
     torch.set_num_threads(1)
     from minimind.pretrain import main, parser
     if hook: hook[0](*hook[1:])
@@ -52,6 +53,7 @@ class Launch:
         deadline = time.monotonic() + timeout
         for p in self.members: p.join(max(0, deadline - time.monotonic()))
         if late := [r for r, p in enumerate(self.members) if p.exitcode is None]:
+            self.kill(signal.SIGUSR2, late); time.sleep(0.5)  # where each of them stands goes into the log
             self.kill()
             raise AssertionError(f"processes {late} did not end within {timeout} s\n{self.text()}")
         return [p.exitcode for p in self.members]
