@@ -9,18 +9,18 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from fastcore.basics import patch
-from filelock import FileLock, Timeout
-from .config import NAME, OneLineParser, UserError, check_name, printable, weight_name
-from .dataset import file_sha256
+from filelock import Timeout
+from .config import NAME, OneLineParser, UserError, check_name, one_line, weight_name
+from .dataset import file_sha256, lock_at
 from .distributed import from_main, main_process, together
 from .sampler import Plan, micro_batches
 
 # %% auto #0
 __all__ = ['TOLD', 'HashingFile', 'fsync_folder', 'make_folder', 'save_hashed', 'seal', 'json_or_none', 'sound', 'verify',
-           'run_id_of', 'same_bytes', 'keep_old', 'point', 'CheckpointStore', 'free_name', 'nbytes', 'load_plain',
-           'RunLock', 'load_agreed', 'plain_state', 'checkpoint_files', 'copied', 'lm_checkpoint', 'load_original',
-           'original_resume', 'load_resume', 'find', 'list_lines', 'verify_lines', 'show_lines', 'named_tensors',
-           'compare_lines', 'plan_lines', 'rollback_lines', 'console']
+           'run_id_of', 'same_bytes', 'keep_old', 'point', 'CheckpointStore', 'free_name', 'nbytes', 'check_zip',
+           'check_plain', 'load_plain', 'RunLock', 'load_agreed', 'plain_state', 'checkpoint_files', 'copied',
+           'lm_checkpoint', 'load_original', 'original_resume', 'load_resume', 'find', 'list_lines', 'verify_lines',
+           'show_lines', 'named_tensors', 'compare_lines', 'plan_lines', 'rollback_lines', 'console']
 
 # %% ../nbs/10_checkpoint.ipynb #44b74ec0
 class HashingFile:
@@ -76,17 +76,18 @@ def seal(manifest) -> dict:
 # %% ../nbs/10_checkpoint.ipynb #86dcfd30
 def json_or_none(path):
     "What a JSON file holds; None when it can't be read, or is a link to another place."
-    if Path(path).is_symlink(): return None
-    try: return json.loads(Path(path).read_text())
+    path = Path(path)
+    try: return json.loads(path.read_text()) if path.is_file() and not path.is_symlink() else None
     except (OSError, ValueError, RecursionError): return None
 
 # %% ../nbs/10_checkpoint.ipynb #7da72770
 def sound(manifest) -> bool:
     "Whether a manifest has its seal and the form that `seal` and `CheckpointStore.commit` give it."
     try:
-        whole, files = seal(manifest) == manifest, manifest["files"].items()
-        return whole and all(NAME.fullmatch(name) and isinstance(e["size"], int) and isinstance(e["sha256"], str)
-                             for name, e in files)
+        number, files = manifest.get("generation", 0), manifest["files"].items()
+        fits = type(number) is int and 0 <= number < 10**10 and len(files) > 0 and seal(manifest) == manifest
+        return fits and all(NAME.fullmatch(name) and type(e["size"]) is int and isinstance(e["sha256"], str)
+                            for name, e in files)
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError): return False
 
 # %% ../nbs/10_checkpoint.ipynb #4fd1cca9
@@ -116,6 +117,7 @@ def run_id_of(generation):
 # %% ../nbs/10_checkpoint.ipynb #b2530a00
 def same_bytes(a, b) -> bool:
     "Whether two files hold the same."
+    if os.path.samefile(a, b): return True
     return a.stat().st_size == b.stat().st_size and file_sha256(a) == file_sha256(b)
 
 # %% ../nbs/10_checkpoint.ipynb #83aa8149
@@ -134,6 +136,7 @@ def point(visible, # the name that people use
     try: os.symlink(os.path.relpath(target.resolve(), visible.parent.resolve()), tmp)
     except OSError: shutil.copyfile(target, tmp)
     os.replace(tmp, visible)
+    fsync_folder(visible.parent)
 
 # %% ../nbs/10_checkpoint.ipynb #db18c7b5
 class CheckpointStore:
@@ -161,6 +164,12 @@ def generations(self: CheckpointStore) -> list[Path]:
 
 # %% ../nbs/10_checkpoint.ipynb #9481be2c
 @patch
+def sweep(self: CheckpointStore):
+    "Remove what saves that were killed left behind."
+    for remains in self.folder.glob(".tmp-*"): shutil.rmtree(remains, ignore_errors=True)
+
+# %% ../nbs/10_checkpoint.ipynb #add0e3df
+@patch
 def rotate(self: CheckpointStore, run_id):
     "Remove this run's generations beyond the newest `keep`, if the newest one verifies."
     newest, *older = self.generations()
@@ -168,7 +177,8 @@ def rotate(self: CheckpointStore, run_id):
     except UserError as e: raise OSError(errno.EIO, str(e)) from None  # the disk did not keep what was written
     for old in older[self.keep - 1:]:
         for_good = self.keep_every and int(old.name) % self.keep_every == 0
-        if run_id_of(old) == run_id and not for_good: shutil.rmtree(old, ignore_errors=True)
+        if run_id_of(old) == run_id and not for_good: os.rename(old, self.folder / f".tmp-{old.name}")
+    self.sweep()
 
 # %% ../nbs/10_checkpoint.ipynb #da1a0780
 def free_name(path, # of something that is to be moved aside
@@ -185,17 +195,22 @@ def set_aside(self: CheckpointStore, generation):
 
 # %% ../nbs/10_checkpoint.ipynb #82620881
 @patch
-def make_way(self: CheckpointStore, final, run_id):
-    "Before a commit: move another run's generations aside as a whole, or the one of this number; none is deleted."
-    generations = self.generations()
-    if generations and all(run_id_of(generation) != run_id for generation in generations):
-        for visible in self.visible.values():
-            if visible.is_symlink(): visible.unlink()
-        replaced = free_name(self.folder, ".replaced")
-        replaced.mkdir()
-        for generation in generations: os.rename(generation, replaced / generation.name)
-        for place in (replaced, self.checkpoint_dir): fsync_folder(place)
-    elif final.exists(): self.set_aside(final)
+def make_way(self: CheckpointStore, final, run_id) -> list[Path]:
+    "Before a commit: set the generation of this number aside; returns those of another run that the commit replaces."
+    if final.exists(): self.set_aside(final)
+    others = self.generations()
+    return others if all(run_id_of(generation) != run_id for generation in others) else []
+
+# %% ../nbs/10_checkpoint.ipynb #944c1db0
+@patch
+def retire(self: CheckpointStore, others): # generations of another run
+    "After a commit: move another run's generations aside as a whole, its newest last; none is deleted."
+    if not others: return
+    replaced = free_name(self.folder, ".replaced")
+    make_folder(replaced)
+    for generation in reversed(others):
+        os.rename(generation, replaced / generation.name)
+        fsync_folder(replaced); fsync_folder(self.folder)
 
 # %% ../nbs/10_checkpoint.ipynb #130e0a59
 def nbytes(data) -> int:
@@ -226,36 +241,79 @@ def write(self: CheckpointStore, tmp, # the folder to make
 
 # %% ../nbs/10_checkpoint.ipynb #68cc8c24
 @patch
+def finish(self: CheckpointStore, generation, # the newest one
+           run_id, # of the run that wrote it
+           others=()): # generations of another run, from `make_way`
+    "What follows the commit of a generation: the visible names lead to it, others and older ones go. Raises OSError."
+    for name, visible in self.visible.items(): point(visible, generation / name)
+    self.retire(others)
+    self.rotate(run_id)
+
+# %% ../nbs/10_checkpoint.ipynb #23162020
+@patch
+def unfinished(self: CheckpointStore, generation) -> bool: # the newest one
+    "Whether the save of this generation was killed between its commit and its end."
+    shown = all(path.is_file() and same_bytes(path, generation / name) for name, path in self.visible.items())
+    return not shown or any(self.folder.glob(".tmp-*"))
+
+# %% ../nbs/10_checkpoint.ipynb #507e3504
+@patch
 def commit(self: CheckpointStore, number, # of the generation: the optimizer steps of the run so far
            files, # name -> what `torch.save` is to write
            about): # further entries of the manifest: run_id, step, ...
     "Write a generation and make it the newest one. Raises OSError, and removes what it began, when it can't."
     tmp, final = self.folder / f".tmp-{number}", self.folder / f"{number:010d}"
     for folder in (self.save_dir, self.folder): make_folder(folder)
-    shutil.rmtree(tmp, ignore_errors=True)
+    self.sweep()
     try:
         self.write(tmp, number, files, about)
-        self.make_way(final, about.get("run_id"))
+        others = self.make_way(final, about.get("run_id"))
         os.rename(tmp, final)
         fsync_folder(self.folder)
     except BaseException: shutil.rmtree(tmp, ignore_errors=True); raise
-    for name, visible in self.visible.items(): point(visible, final / name)
-    for folder in (self.save_dir, self.checkpoint_dir): fsync_folder(folder)
-    self.rotate(about.get("run_id"))
+    self.finish(final, about.get("run_id"), others)
     return final
 
 # %% ../nbs/10_checkpoint.ipynb #89b5f045
-def load_plain(path):
-    "The plain data in a file that `torch.save` wrote, tensors on the CPU. Raises `UserError` for anything else."
+def check_zip(path):
+    "Raise `UserError` unless a file is a zip as torch writes it: each name once, nothing packed."
+    if os.path.lexists(path) and not os.path.isfile(path): raise UserError(f"{path} is no file")
     try:
         with zipfile.ZipFile(path) as z: parts = z.infolist()
-        sizes, names = sum(part.file_size for part in parts), {part.filename for part in parts}
-        if sizes > os.path.getsize(path) or len(names) < len(parts): raise ValueError("its parts don't fit into it")
-        return torch.load(path, map_location="cpu", weights_only=True)
+        packed = any(p.compress_type or p.compress_size != p.file_size for p in parts)
+        twice = len({p.filename for p in parts}) < len(parts)
+        if packed or twice or sum(p.file_size for p in parts) > os.path.getsize(path):
+            raise ValueError("its parts are packed, doubled or larger than it is")
     except OSError as e: raise UserError(f"cannot read {path}: {(e.strerror or str(e)).lower()}") from None
-    except Exception as e:  # whatever a hostile file can make zipfile, pickle or torch raise
-        reason = " ".join(str(e).split("\n")[0].split())[:80]
-        raise UserError(f"{path} is not a checkpoint, or half of one ({reason})") from None
+    except Exception as e:  # whatever a hostile file can make zipfile raise
+        raise UserError(f"{path} is not a checkpoint, or half of one ({one_line(e)[:80]})") from None
+
+# %% ../nbs/10_checkpoint.ipynb #795766f5
+def check_plain(data, path): # named in messages
+    "Raise `UserError` unless data is a fair number of tables, numbers, strings and tensors that own what they show."
+    todo, n = [(data, 0)], 0
+    while todo:
+        (x, depth), n = todo.pop(), n + 1
+        if n > 1_000_000 or depth > 16: raise UserError(f"{path} is nested too deeply for a checkpoint")
+        if isinstance(x, dict): todo += [(y, depth + 1) for pair in x.items() for y in pair]
+        elif isinstance(x, (list, tuple, set)): todo += [(y, depth + 1) for y in x]
+        elif isinstance(x, torch.Tensor):
+            plain = x.layout == torch.strided and x.device.type == "cpu" and not x.is_quantized
+            if not plain or x.numel() * x.element_size() > x.untyped_storage().nbytes():
+                raise UserError(f"{path} holds a tensor that is not a plain one")
+        elif not isinstance(x, (str, int, float, complex, bytes, type(None))):
+            raise UserError(f"{path} holds a {type(x).__name__}, which no checkpoint does")
+
+# %% ../nbs/10_checkpoint.ipynb #cdba96a2
+def load_plain(path):
+    "What torch saved in a file: plain data, tensors on the CPU. Raises `UserError` for anything else."
+    check_zip(path)
+    try: data = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as e:  # whatever a hostile file can make pickle or torch raise
+        why = one_line(str(e).split("\n")[0] or type(e).__name__)[:80]
+        raise UserError(f"{path} can't be read as plain tensors ({why})") from None
+    check_plain(data, path)
+    return data
 
 # %% ../nbs/10_checkpoint.ipynb #42b4b155
 @patch
@@ -287,17 +345,16 @@ class RunLock:
         try:
             for where in dict.fromkeys((store.checkpoint_dir, store.save_dir)):  # both hold files of this name
                 make_folder(where)
-                lock, owner = where / f".{store.name}.lock", where / f".{store.name}.owner"
-                if lock.is_symlink(): raise UserError(f"{lock} is a link: remove it")
-                self.locks.append(FileLock(str(lock), timeout=0.5, thread_local=False, is_singleton=True))
+                path, owner = str(where / f".{store.name}.lock"), where / f".{store.name}.owner"
+                self.locks.append(lock_at(path, timeout=0.5, thread_local=False, is_singleton=True))
                 self.locks[-1].acquire()  # half a second: its holder may not have left its name yet
                 self.owners.append(owner)
                 owner.unlink(missing_ok=True)
-                owner.write_text(f"process {os.getpid()} on {socket.gethostname()} (run {run_id})\n")
+                with open(owner, "x") as f: f.write(f"process {os.getpid()} on {socket.gethostname()} (run {run_id})\n")
         except Timeout:
-            who = owner.read_text().strip() if owner.exists() else "another process"
+            who = owner.read_text()[:200].strip() if owner.is_file() else "another process"
             self.locks.pop(); self.release()
-            raise UserError(f"{printable(who)} is training {store.name} in {where}: choose another --save_weight, or "
+            raise UserError(f"{one_line(who)} is training {store.name} in {where}: choose another --save_weight, or "
                             "another --checkpoint_dir and --save_dir") from None
         except OSError as e:
             self.release()
@@ -376,10 +433,12 @@ def lm_checkpoint(config, # anything with `hidden_size` and `use_moe`
 # %% ../nbs/10_checkpoint.ipynb #4a27e34c
 def load_original(path) -> dict:
     "Resume data or weights in a single file, as the original writes it. Raises `UserError` when it can't be trusted."
-    data = load_plain(path)
-    with zipfile.ZipFile(path) as z: bad = z.testzip()
-    if bad: raise UserError(f"{path} is damaged: checksum of {bad}")
-    return data
+    check_zip(path)
+    try:
+        with zipfile.ZipFile(path) as z: bad = z.testzip()
+    except Exception as e: raise UserError(f"{path} is not a checkpoint, or half of one ({one_line(e)[:80]})") from None
+    if bad: raise UserError(f"{path} is damaged: checksum of {one_line(bad)}")
+    return load_plain(path)
 
 # %% ../nbs/10_checkpoint.ipynb #eee22d76
 def original_resume(store) -> dict | None:
@@ -452,7 +511,7 @@ def show_lines(ref) -> list[str]:
     rows += [(f"{k}.{name}", v) for k, d in flat.items() if isinstance(d, dict) for name, v in d.items()]
     tensors = [t for t in data.get("model", {}).values() if isinstance(t, torch.Tensor)]
     rows.append(("model", f"{len(tensors)} tensors, {sum(t.numel() for t in tensors):,} parameters"))
-    return [f"{k:<32} {printable(v)}" for k, v in rows]
+    return [f"{k:<32} {one_line(v)}" for k, v in rows]
 
 # %% ../nbs/10_checkpoint.ipynb #c561281d
 def named_tensors(data, name="") -> dict:
@@ -465,7 +524,7 @@ def compare_lines(a, b) -> tuple[list[str], bool]: # two references
     "Where two checkpoints differ, in lines, and whether model and optimizer are the same to the last bit."
     (one, g), (other, h) = find(a), find(b)
     told, datas = [verify(g), verify(h)], [one.load(int(g.name)), other.load(int(h.name))]
-    out = [f"{k}: {printable(told[0].get(k))} and {printable(told[1].get(k))}"
+    out = [f"{k}: {one_line(told[0].get(k))} and {one_line(told[1].get(k))}"
            for k in TOLD if told[0].get(k) != told[1].get(k)]
     tensors = [named_tensors({k: d.get(k) for k in ("model", "optimizer")}) for d in datas]
     differ = [k for k, t in tensors[0].items() if not (k in tensors[1] and torch.equal(t, tensors[1][k]))]
@@ -532,7 +591,7 @@ def console(argv=None) -> int: # arguments; default those of the command line
         if args.command == "compare": lines, good = compare_lines(args.a, args.b)
         if args.command == "plan": lines = plan_lines(args.ref, max(1, args.world_size))
         if args.command == "rollback": lines = rollback_lines(args.ref, args.save_dir)
-    except UserError as e: parser.exit(2, f"{parser.prog}: error: {printable(e)}\n")
+    except UserError as e: parser.exit(2, f"{parser.prog}: error: {one_line(e)}\n")
     print(*lines, sep="\n")
     return 0 if good else 1
 

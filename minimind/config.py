@@ -10,8 +10,9 @@ from pathlib import Path
 
 # %% auto #0
 __all__ = ['YARN', 'NAME', 'BY_DATA', 'UserError', 'NotFinite', 'opt', 'check_at_least', 'check_at_most', 'check_divides',
-           'MiniMindConfig', 'as_list', 'check_choices', 'full_path', 'check_name', 'printable', 'weight_name',
-           'by_data', 'PretrainConfig', 'OneLineParser', 'zero_or_one', 'add_flag', 'make_parser', 'from_args']
+           'MiniMindConfig', 'as_list', 'check_choices', 'full_path', 'check_name', 'printable', 'one_line',
+           'weight_name', 'by_data', 'PretrainConfig', 'OneLineParser', 'zero_or_one', 'add_flag', 'make_parser',
+           'from_args']
 
 # %% ../nbs/00_config.ipynb #74996437
 class UserError(ValueError):
@@ -128,13 +129,19 @@ NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 
 def check_name(what, name):
     "Raise `UserError` unless `name` can safely be part of a file name."
-    if not NAME.fullmatch(str(name)):
-        raise UserError(f"{what} {name!r} is not a name; use up to 100 letters, digits, dots, dashes and underscores")
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise UserError(f"{what} {ascii(name)[:60]} is not a name; use letters, digits, dot, dash and underscore, "
+                        "at most 100 of them")
 
 # %% ../nbs/00_config.ipynb #747b99a6
-def printable(value) -> str:
-    "The text of a value in one line, with characters that are no text escaped."
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(str(value).split()))
+def printable(text) -> str:
+    "`text` with what a terminal would obey (escapes, changes of direction) made visible; line ends and tabs stay."
+    visible = lambda m: ascii(m[0])[1:-1]
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", visible, str(text))
+
+def one_line(text) -> str:
+    "`text` as one printable line."
+    return " ".join(printable(text).split())
 
 # %% ../nbs/00_config.ipynb #508a8ad5
 def weight_name(weight, # e.g. 'pretrain'

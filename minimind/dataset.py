@@ -4,7 +4,7 @@
 
 # %% ../nbs/07_dataset.ipynb #e60ce456
 from __future__ import annotations
-import gzip, hashlib, json, os, shutil, zlib
+import errno, gzip, hashlib, json, os, shutil, zlib
 from itertools import chain
 from pathlib import Path
 import numpy as np
@@ -14,9 +14,9 @@ from tqdm import tqdm
 from .config import UserError, as_list, full_path
 
 # %% auto #0
-__all__ = ['FORMAT', 'parse_line', 'read_texts', 'held_out', 'SplitWriter', 'Documents', 'batches_of_texts', 'file_sha256',
-           'same_source', 'write_tokens', 'build_tokens', 'is_current', 'tokenise', 'packed_row', 'padded_row',
-           'PretrainDataset', 'count_targets', 'as_it_comes', 'empty_batch']
+__all__ = ['LONGEST', 'FORMAT', 'parse_line', 'read_texts', 'held_out', 'SplitWriter', 'Documents', 'batches_of_texts',
+           'file_sha256', 'same_source', 'write_tokens', 'build_tokens', 'is_current', 'lock_at', 'tokenise',
+           'packed_row', 'padded_row', 'PretrainDataset', 'count_targets', 'as_it_comes', 'empty_batch']
 
 # %% ../nbs/07_dataset.ipynb #73fe88b6
 def parse_line(line, # bytes of one line
@@ -35,13 +35,17 @@ def parse_line(line, # bytes of one line
         there = ", ".join(map(repr, list(record)[:5])) or "none"
         raise UserError(f"{where}: no field {field!r}; it has {there} (--text_field names another)")
     text = record[field]
-    if not isinstance(text, str): raise UserError(f"{where}: {field!r} is {json.dumps(text)[:40]}, not a string")
+    if not isinstance(text, str):
+        told = f"a JSON {type(text).__name__}" if isinstance(text, (dict, list)) else json.dumps(text)[:40]
+        raise UserError(f"{where}: {field!r} is {told}, not a string")
     try: text.encode()
     except UnicodeEncodeError:
         raise UserError(f"{where}: {field!r} holds half a surrogate pair, which is not text") from None
     return text
 
 # %% ../nbs/07_dataset.ipynb #3c9d14fe
+LONGEST = 1 << 26  # bytes of a line
+
 def read_texts(path, # a .jsonl or .jsonl.gz file
                field="text", # the field that holds the text
                seen=lambda n: None, # told how many bytes of the file were read so far
@@ -53,7 +57,9 @@ def read_texts(path, # a .jsonl or .jsonl.gz file
     except OSError as e: raise UserError(f"cannot read {path}: {e.strerror.lower()}") from None
     with raw:
         try:
-            for i, line in enumerate(gzip.open(raw) if path.suffix == ".gz" else raw, 1):
+            lines = gzip.open(raw) if path.suffix == ".gz" else raw
+            for i, line in enumerate(iter(lambda: lines.readline(LONGEST), b""), 1):
+                if len(line) == LONGEST: raise UserError(f"{path}:{i}: a line of more than {LONGEST >> 20} MB")
                 if line.strip(): yield parse_line(line, f"{path}:{i}", field)
                 if i % 256 == 0: seen(raw.tell())
         except (gzip.BadGzipFile, EOFError, zlib.error) as e:
@@ -100,6 +106,7 @@ class Documents:
     def __init__(self, folder, # made by `tokenise`
                  split="train"): # or 'val'
         self.folder, self.split = Path(folder), split
+        if not (self.folder / "header.json").is_file(): raise UserError(f"{self.folder} has no header.json")
         self.header = json.loads((self.folder / "header.json").read_text())
         self.info, self.opened = self.header["splits"][split], []
         self.tokens = self.map("tokens", self.header["dtype"], self.info["tokens"])
@@ -213,11 +220,19 @@ def is_current(folder, # with a tokenised corpus, or nothing
                files, # what it should have been made from
                ) -> bool:
     "Whether `folder` holds a complete corpus made from these files as they are now."
-    try: splits = [Documents(folder, split) for split in ("train", "val")]
-    except (OSError, ValueError, KeyError, TypeError): return False  # not there, not complete, or damaged
-    sources = splits[0].header.get("sources", [])
-    same = len(sources) == len(files) and all(same_source(f, noted) for f, noted in zip(files, sources))
-    return same and all(split.intact() for split in splits)
+    try:
+        splits = [Documents(folder, split) for split in ("train", "val")]
+        sources = splits[0].header.get("sources", [])
+        same = len(sources) == len(files) and all(same_source(f, noted) for f, noted in zip(files, sources))
+        return same and all(split.intact() for split in splits)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError):
+        return False  # not there, not complete, or damaged
+
+# %% ../nbs/07_dataset.ipynb #e42f428d
+def lock_at(path, **kw): # for `FileLock`
+    "A `FileLock` whose file is no link. Raises OSError."
+    if os.path.islink(path): raise OSError(errno.ELOOP, "the lock is a link")
+    return FileLock(path, **kw)
 
 # %% ../nbs/07_dataset.ipynb #98172e22
 FORMAT = 1  # of the files on disk; a new number makes old caches invalid
@@ -243,8 +258,11 @@ def tokenise(files, # one JSONL file or several
     except OSError as e:
         why = e.strerror.lower()
         raise UserError(f"cannot make {folder.parent}: {why}; choose another --cache_dir") from None
-    with FileLock(f"{folder}.lock"):
-        if not is_current(folder, files): build_tokens(folder, files, tokenizer, what, progress)
+    try:
+        with lock_at(f"{folder}.lock"):
+            if not is_current(folder, files): build_tokens(folder, files, tokenizer, what, progress)
+    except OSError as e:
+        raise UserError(f"cannot lock {folder}: {e.strerror or e}; choose another --cache_dir") from None
     return folder
 
 # %% ../nbs/07_dataset.ipynb #d3efda89

@@ -4,7 +4,7 @@
 
 # %% ../nbs/09_distributed.ipynb #6aba6259
 from __future__ import annotations
-import ctypes, math, os, signal, sys
+import ctypes, math, os, signal, socket, sys
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -15,7 +15,7 @@ from .model import eagerly
 from .dataset import empty_batch
 
 # %% auto #0
-__all__ = ['POINT', 'World', 'world_from_environment', 'choose_device', 'choose_dtype', 'end_with_launcher',
+__all__ = ['POINT', 'World', 'world_from_environment', 'choose_device', 'choose_dtype', 'end_with_launcher', 'loopback_store',
            'init_distributed_mode', 'contact_lost', 'leave', 'all_sum', 'main_process', 'from_main', 'together',
            'wrap_model', 'held_back', 'FixedPointSum']
 
@@ -81,6 +81,20 @@ def end_with_launcher():
     "Have the kernel send SIGTERM to this process when the one that started it ends (Linux; elsewhere nothing happens)."
     if sys.platform == "linux": ctypes.CDLL(None).prctl(1, int(signal.SIGTERM))  # 1: PR_SET_PDEATHSIG
 
+# %% ../nbs/09_distributed.ipynb #2ff37d92
+def loopback_store(world, # who this process is
+                   env=None): # environment; default this process's
+    "Where processes of one machine meet; None where the launcher has a place for that, or for several machines."
+    env = os.environ if env is None else env
+    address, port = env["MASTER_ADDR"], int(env["MASTER_PORT"])
+    several = world.local_world_size != world.world_size or address not in ("localhost", "127.0.0.1")
+    if several or env.get("TORCHELASTIC_USE_AGENT_STORE") == "True": return None
+    try: fd = socket.create_server(("127.0.0.1", port)).detach() if world.is_main else None
+    except (OSError, OverflowError) as e:
+        raise UserError(f"cannot listen on port {port} ({e}): set MASTER_PORT to another") from None
+    return dist.TCPStore("127.0.0.1", port, world.world_size, world.is_main, wait_for_workers=False,
+                         master_listen_fd=fd)
+
 # %% ../nbs/09_distributed.ipynb #c81e5b1b
 def init_distributed_mode(device="", # see `choose_device`
                           threads=0, # CPU threads per process; 0 shares the cores out
@@ -96,7 +110,10 @@ def init_distributed_mode(device="", # see `choose_device`
     if world.world_size > 1 and not dist.is_initialized():
         if world.local_world_size == world.world_size:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(minutes=timeout_minutes))
+        store = loopback_store(world)
+        where = dict(store=store, rank=world.rank, world_size=world.world_size) if store else {}
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, timeout=timedelta(minutes=timeout_minutes), **where)
     return world, device
 
 # %% ../nbs/09_distributed.ipynb #e3d4f9ae

@@ -8,6 +8,7 @@ import json, math, os, sys
 from pathlib import Path
 from fastcore.basics import patch
 from tqdm import tqdm
+from .config import printable
 from .checkpoint import keep_old
 
 # %% auto #0
@@ -21,7 +22,7 @@ def read_metrics(path, # a metrics.jsonl
     records = []
     for line in Path(path).read_text(encoding="utf-8", errors="replace").splitlines():
         try: record = json.loads(line)
-        except ValueError: continue
+        except (ValueError, RecursionError): continue
         if not isinstance(record, dict) or not isinstance(record.get("step"), int): continue
         if kind is None or record.get("kind", "step") == kind: records.append(record)
     return records
@@ -38,11 +39,12 @@ class MetricsLog:
     def __init__(self, path, keep=0):
         self.path = Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        old = read_metrics(path, None) if keep and self.path.exists() else []
+        old = read_metrics(path, None) if keep and self.path.is_file() else []
         lines = [finite_json(r) + "\n" for r in old if r.get("step", 0) <= keep]
-        if not keep and self.path.exists() and self.path.stat().st_size: keep_old(self.path)  # another run's
+        if not keep and self.path.is_file() and self.path.stat().st_size: keep_old(self.path)  # another run's
         tmp = self.path.with_name(f".{self.path.name}.tmp")
-        tmp.write_text("".join(lines), encoding="utf-8")
+        tmp.unlink(missing_ok=True)
+        with open(tmp, "x", encoding="utf-8") as f: f.writelines(lines)  # x: a link is not followed
         os.replace(tmp, self.path)
         self.file = open(self.path, "a", encoding="utf-8")
 
@@ -63,7 +65,7 @@ def clock(seconds) -> str:
 # %% ../nbs/11_metrics.ipynb #b117aa66
 def tell(text):
     "Print a line, unless it can't be written."
-    try: print(text, flush=True)
+    try: print(printable(text), flush=True)
     except OSError: pass
 
 # %% ../nbs/11_metrics.ipynb #0553d7f9
@@ -98,7 +100,7 @@ def update(self: Progress, record, # a step's record
 @patch
 def say(self: Progress, text):
     "A line of text that does not disturb the bar."
-    if self.show: self.bar.write(text) if self.bar is not None else tell(text)
+    if self.show: self.bar.write(printable(text)) if self.bar is not None else tell(text)
 
 @patch
 def close(self: Progress):

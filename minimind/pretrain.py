@@ -14,7 +14,7 @@ if __name__ == "__main__" and not __package__ and "__file__" in globals():  # ru
 
 # %% ../nbs/13_pretrain.ipynb #fec688c2
 from dataclasses import MISSING, fields, replace
-from .config import NotFinite, PretrainConfig, UserError, from_args, full_path, make_parser, printable
+from .config import NotFinite, PretrainConfig, UserError, from_args, full_path, make_parser, one_line
 
 # %% ../nbs/13_pretrain.ipynb #c5568425
 EXIT_USER, EXIT_NOT_FINITE, EXIT_STOPPED, EXIT_LOST = 2, 3, 75, 76
@@ -22,7 +22,7 @@ parser = make_parser(PretrainConfig)
 
 def complain(error, rank, code) -> int:
     "Print the error as one line, on the main process; returns `code`."
-    if rank == 0: print(f"{parser.prog}: error: {printable(error)}", file=sys.stderr, flush=True)
+    if rank == 0: print(f"{parser.prog}: error: {one_line(error)[:2000]}", file=sys.stderr, flush=True)
     return code
 
 # %% ../nbs/13_pretrain.ipynb #48de7f49
@@ -102,7 +102,7 @@ def conclude(trainer, # at the end of a launch
     if not finished: say(f"Stopped ({reason}) after step {trainer.steps} of {trainer.total_steps}{saved}")
     if trainer.record: say(f"Training loss    {trainer.record['loss']:.4f} nats per token in the last step")
     if finished and trainer.val: say(verdict(trainer))
-    for text in samples(trainer) if finished else []: say(f"Sample           {text}")
+    for text in samples(trainer) if finished and not trainer.skipped_in_row else []: say(f"Sample           {text}")
     say(f"Weights          {weights}.pth")
     say(f"Resume file      {resume}_resume.pth")
     say(f"Metrics          {weights}_metrics.jsonl")
@@ -116,7 +116,7 @@ def lost(error, # what the exchange raised
     "Tell that another process is gone, and which checkpoint is good; returns the exit code."
     at = trainer.saved_at if trainer else None
     good = f"the checkpoint of step {at} is good" if at is not None else "this launch has written no checkpoint"
-    reason = printable(error).split("] ", 1)[-1].split(". ")[0]
+    reason = one_line(error).split("] ", 1)[-1].split(". ")[0]
     return complain(f"lost contact with another process ({reason}); {good}: start again with --from_resume 1",
                     max(0, rank - 1), EXIT_LOST)
 

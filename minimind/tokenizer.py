@@ -52,12 +52,14 @@ def find_marker(kind, # bos, eos or pad
     "Id of the token that begins or ends a document or pads a row; None for a tokenizer without padding."
     named = names.get(f"{kind}_token")
     if isinstance(named, dict): named = named.get("content")
+    if not isinstance(named, (str, type(None))):
+        raise UserError(f"{where}: {kind}_token in tokenizer_config.json is {str(named)[:40]}, not a string")
     candidates = [named] if named else MARKERS[kind]
     for token in candidates:
         if token in ids: return ids[token]
     if kind == "pad" and not named: return None
-    raise UserError(f"{where} has no {kind} token; looked for {', '.join(candidates)}; name it as {kind}_token in "
-                    "tokenizer_config.json")
+    raise UserError(f"{where} has no {kind} token; looked for {', '.join(candidates)[:200]}; name it as {kind}_token "
+                    "in tokenizer_config.json")
 
 # %% ../nbs/06_tokenizer.ipynb #ea4b0082
 class TextTokenizer:
@@ -73,6 +75,7 @@ class TextTokenizer:
         self.bos_id, self.eos_id, self.pad_id = (find_marker(k, ids, names or {}, where) for k in ("bos", "eos", "pad"))
         if self.pad_id is None: self.pad_id = self.eos_id
         self.vocab_size = max(ids.values()) + 1  # ids may have gaps, and an embedding needs a row for each
+        if self.vocab_size > 1 << 22: raise UserError(f"{where} has a token {self.vocab_size - 1}, beyond 2**22")
         canonical = json.dumps([spec, self.bos_id, self.eos_id, self.pad_id], sort_keys=True, separators=(",", ":"))
         self.fingerprint, self.path, self.spec = hashlib.sha256(canonical.encode()).hexdigest(), path, spec
 
@@ -147,8 +150,9 @@ def read_json(path, # of a file
               what="JSON", # what it should be, for the message
               ) -> dict:
     "The object that a JSON file holds."
+    if not Path(path).is_file(): raise UserError(f"{path} cannot be read as {what}: it is no file")
     try: content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except ValueError as e: raise UserError(f"{path} is not {what}: {e}") from None
+    except (ValueError, RecursionError) as e: raise UserError(f"{path} is not {what}: {e}") from None
     except OSError as e: raise UserError(f"{path} cannot be read as {what}: {e.strerror}") from None
     if not isinstance(content, dict): raise UserError(f"{path} is not {what}: it holds a {type(content).__name__}")
     return content
@@ -163,9 +167,11 @@ def load_tokenizer(path=None, # a tokenizer.json, or a folder with one; None: th
         if not (path / "tokenizer.json").exists(): raise UserError(f"the folder {path} holds no tokenizer.json")
         path = path / "tokenizer.json"
     spec, config = read_json(path, "a tokenizer file"), path.with_name("tokenizer_config.json")
-    try: Tokenizer.from_str(json.dumps(spec))
-    except Exception as e: raise UserError(f"{path} is not a tokenizer file: {e}".splitlines()[0]) from None
-    return TextTokenizer(spec, str(path), read_json(config) if config.exists() else {})
+    names = read_json(config) if config.exists() else {}
+    try: return TextTokenizer(spec, str(path), names)
+    except (UserError, KeyboardInterrupt): raise
+    except BaseException as e:  # a panic of the library is no Exception
+        raise UserError(f"{path} is not a tokenizer file: {e}".splitlines()[0][:300]) from None
 
 # %% ../nbs/06_tokenizer.ipynb #0ddc2270
 def read_texts(path, # JSONL, {"text": …} a line

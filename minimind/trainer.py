@@ -7,12 +7,12 @@ from __future__ import annotations
 import hashlib, json, math, os, platform, re, signal, sys, threading, time, uuid
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 import torch
 from fastcore.basics import patch
 from torch.utils.data import DataLoader
-from .config import NAME, NotFinite, PretrainConfig, UserError, weight_name
+from .config import NotFinite, PretrainConfig, UserError, weight_name
 from .model import MiniMindForCausalLM, eagerly
 from .corpus import write_corpus
 from .tokenizer import load_tokenizer
@@ -26,9 +26,9 @@ from .checkpoint import (CheckpointStore, RunLock, checkpoint_files, copied, jso
 from .metrics import MetricsLog, Progress, WandbLog, tell
 
 # %% auto #0
-__all__ = ['STOP_SIGNALS', 'PLACE', 'MAY_CHANGE', 'keyed_randomness', 'load_data', 'plain_tensor', 'load_strictly', 'model_shape',
-           'make_model', 'make_optimizer', 'load_optimizer', 'interrupt_after', 'stop_on_signals', 'Trainer',
-           'code_digest', 'check_form']
+__all__ = ['STOP_SIGNALS', 'PLACE', 'MAY_CHANGE', 'keyed_randomness', 'load_data', 'check_numbers', 'load_strictly',
+           'model_shape', 'make_model', 'make_optimizer', 'moments', 'load_optimizer', 'interrupt_after',
+           'stop_on_signals', 'Trainer', 'code_digest', 'is_whole', 'plan_is_sound', 'wrong_in_ours', 'load_scaler']
 
 # %% ../nbs/12_trainer.ipynb #d7edc117
 @contextmanager
@@ -57,10 +57,14 @@ def load_data(config, # a `PretrainConfig`
     return tokenizer, data, PretrainDataset(val, tokenizer, config.max_seq_len) if len(val) else None
 
 # %% ../nbs/12_trainer.ipynb #78433d5c
-def plain_tensor(t) -> bool:
-    "Whether `t` is an ordinary tensor of floating-point numbers, each in a place of its own."
-    return (isinstance(t, torch.Tensor) and t.layout == torch.strided and t.device.type != "meta"
-            and t.is_floating_point() and t.is_contiguous())
+def check_numbers(given, like, # the tensor whose place it takes
+                  where): # named in messages
+    "Raise `UserError` unless `given` is a tensor of finite floating-point numbers of the same shape."
+    plain = isinstance(given, torch.Tensor) and given.is_floating_point() and given.layout == torch.strided
+    if not plain or given.is_meta: raise UserError(f"{where} is no tensor of floating-point numbers")
+    shapes = tuple(given.shape), tuple(like.shape)
+    if shapes[0] != shapes[1]: raise UserError(f"{where} is {shapes[0]}, this model's is {shapes[1]}")
+    if not torch.isfinite(given).all(): raise UserError(f"{where} has numbers that are not finite")
 
 # %% ../nbs/12_trainer.ipynb #009d9602
 def load_strictly(model, state, # name -> tensor
@@ -70,12 +74,9 @@ def load_strictly(model, state, # name -> tensor
     if not isinstance(state, dict): raise UserError(f"{where} is a {type(state).__name__}, not weights by name")
     if missing := sorted(own.keys() - state.keys()):
         raise UserError(f"{where} lacks {missing[0]} ({len(missing)} missing)")
-    if extra := sorted(state.keys() - own.keys()):
-        raise UserError(f"{where} has {extra[0]}, which this model has not ({len(extra)} extra)")
-    for name, tensor in own.items():
-        given = tuple(getattr(state[name], "shape", ()))
-        if given != tensor.shape: raise UserError(f"{where}: {name} is {given}, this model's is {tuple(tensor.shape)}")
-        if not plain_tensor(state[name]): raise UserError(f"{where}: {name} is no ordinary tensor of fractions")
+    if extra := sorted(map(str, state.keys() - own.keys())):
+        raise UserError(f"{where} has {extra[0][:100]}, which this model has not ({len(extra)} extra)")
+    for name, tensor in own.items(): check_numbers(state[name], tensor, f"{where}: {name}")
     model.load_state_dict(state)
 
 # %% ../nbs/12_trainer.ipynb #acb1638f
@@ -107,21 +108,32 @@ def make_optimizer(model, plan) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=plan.learning_rate, weight_decay=plan.weight_decay, fused=fused)
 
 # %% ../nbs/12_trainer.ipynb #e71db746
+def moments(state, # one parameter's entry
+            p) -> dict: # the parameter
+    "Step and moments of a parameter, in memory of their own. Raises `UserError`."
+    kept = {}
+    for k, like in dict(step=torch.zeros(()), exp_avg=p, exp_avg_sq=p).items():
+        check_numbers(state[k], like, k)
+        if k != "exp_avg" and (state[k] < 0).any(): raise UserError(f"{k} is negative")
+        dtype = torch.float32 if k == "step" else p.dtype
+        kept[k] = state[k].detach().to(dtype).clone(memory_format=torch.contiguous_format)
+    return kept
+
+# %% ../nbs/12_trainer.ipynb #385a3eb8
 def load_optimizer(optimizer, # from `make_optimizer`
-                   state): # its state in a resume file, ours or the original's
+                   state, # its state in a resume file, ours or the original's
+                   where="the checkpoint"): # named in messages
     "Take over the moments in `state`; the settings stay. Raises `UserError` when they don't fit."
-    settings = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
-    parameters = [p for g in optimizer.param_groups for p in g["params"]]
+    mine, parameters = optimizer.state_dict()["param_groups"], [p for g in optimizer.param_groups for p in g["params"]]
     try:
-        numbers = [i for g in state["param_groups"] for i in g["params"]]
-        shapes = {i: p.shape for i, p in zip(numbers, parameters, strict=True)}
-        moments = [(shapes[i] if k != "step" else (), t) for i, s in state["state"].items() for k, t in s.items()]
-        if not all(plain_tensor(t) and t.shape == shape for shape, t in moments):
-            raise ValueError("its moments have other shapes")
-        groups = [g | s for g, s in zip(state["param_groups"], settings, strict=True)]
-        optimizer.load_state_dict(dict(state=state["state"], param_groups=groups))
-    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as e:
-        raise UserError(f"the checkpoint's optimizer is not this model's ({e})") from None
+        if [g["params"] for g in state["param_groups"]] != [g["params"] for g in mine]:
+            raise ValueError("it has other parameters")
+        if state["state"] and set(state["state"]) != set(range(len(parameters))):
+            raise ValueError("it lacks moments, or has others")
+        kept = {i: moments(s, parameters[i]) for i, s in state["state"].items()}
+        optimizer.load_state_dict(dict(state=kept, param_groups=mine))
+    except (ValueError, LookupError, TypeError, AttributeError) as e:
+        raise UserError(f"{where}: its optimizer is not this model's ({e})") from None
 
 # %% ../nbs/12_trainer.ipynb #9b6f1adf
 @contextmanager
@@ -320,10 +332,10 @@ def check_nothing_lost(self: Trainer):
     self.check_weights()
     for old in map(lambda g: json_or_none(g / "manifest.json"), self.store.generations()[:1]):
         mine = json.loads(json.dumps(dict(plan=asdict(self.plan), fingerprints=self.fingerprints())))
-        if old is None or any(old.get(k) != v for k, v in mine.items()):
+        if not isinstance(old, dict) or any(old.get(k) != v for k, v in mine.items()):
             raise UserError(f"{self.store.checkpoint_dir} holds a run {self.config.name} with another plan: go on with "
                             "--from_resume 1 and its flags, choose another --save_weight, or give --overwrite 1")
-        self.say(f"starting afresh; run {old['run_id']} of the same plan is moved aside")
+        self.say(f"starting afresh; run {old.get('run_id')} of the same plan is moved aside")
 
 # %% ../nbs/12_trainer.ipynb #96383647
 @patch
@@ -651,32 +663,61 @@ def check_ledger(self: Trainer):
                         f"{self.data.documents.folder} has changed")
 
 # %% ../nbs/12_trainer.ipynb #256a6ee5
-def check_form(data): # resume data with an entry `minimind`
-    "Raise `UserError` unless the entries of resume data are of the kinds that `Trainer.checkpoint` writes."
+def is_whole(x, least=0, most=10**10 - 1) -> bool:
+    "Whether `x` is an integer in that range."
+    return type(x) is int and least <= x <= most
+
+# %% ../nbs/12_trainer.ipynb #cc853f8b
+def plan_is_sound(plan) -> bool: # a dict
+    "Whether a plan has its entries, each of its kind."
+    number = lambda x: type(x) in (int, float) and 0 <= x < math.inf
+    counts = ("rows", "epochs", "batch_size", "global_batch", "accumulation_steps")
+    return (plan.keys() == {f.name for f in fields(Plan)} and all(is_whole(plan[k], 1) for k in counts)
+            and is_whole(plan["max_steps"]) and is_whole(plan["seed"], 0, math.inf)
+            and all(number(plan[k]) for k in ("learning_rate", "warmup_ratio", "weight_decay", "grad_clip")))
+
+# %% ../nbs/12_trainer.ipynb #8a892207
+def wrong_in_ours(data) -> str | None: # resume data with an entry `minimind`
+    "The first entry that no run of ours can have written; None when there is none."
     try:
-        ours, at = data["minimind"], data["minimind"]["last_step"]
-        Plan(**ours["plan"]), ours["fingerprints"]["model"].items(), ours["machine"].items()
-        texts = all(isinstance(ours["fingerprints"][k], str) for k in ("tokenizer", "data", "packing"))
-        numbers = [data["epoch"], *(ours[k] for k in ("position", "steps", "tokens", "skipped")), *at,
-                   *(ours["plan"][k] for k in ("rows", "epochs", "max_steps", "batch_size", "global_batch"))]
-        rows = ours["plan"]["rows"]
-        places = len(at) == 3 and 0 <= at[1] <= at[2] <= rows and ours["position"] < rows
-        counts = rows > 0 and ours["plan"]["batch_size"] > 0 and ours["plan"]["global_batch"] > 0
-        digests = all(re.fullmatch("([0-9a-f]{64})?", ours[k]) for k in ("ledger", "ledger_before"))
-        good = NAME.fullmatch(ours["run_id"]) and all(type(n) is int and 0 <= n < 2**62 for n in numbers)
-        if not (good and places and counts and digests and texts): raise ValueError("a number or a digest is none")
-    except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as e:
-        raise UserError(f"the checkpoint's entries are not those of a run ({e})") from None
+        m, text = data["minimind"], lambda x: isinstance(x, str)
+        if not plan_is_sound(m["plan"]): return "plan"
+        n, (epoch, start, stop) = m["plan"]["rows"], m["last_step"]
+        digests, prints = [m["ledger"], m["ledger_before"]], m["fingerprints"]
+        marks = [prints[k] for k in ("tokenizer", "data", "packing")]
+        place = (epoch, stop) if stop < n else (epoch + 1, 0)  # where the last step ended
+        right = dict(
+            epoch=is_whole(data["epoch"]), steps=is_whole(m["steps"]), skipped=is_whole(m["skipped"]),
+            tokens=is_whole(m["tokens"], 0, 10**18), last_step=is_whole(epoch) and is_whole(start, 0, n) and is_whole(stop, start, n),
+            position=is_whole(m["position"], 0, n - 1) and (not stop or (data["epoch"], m["position"]) == place),
+            run_id=text(m["run_id"]) and len(m["run_id"]) < 100,
+            ledger=all(text(d) and re.fullmatch("([0-9a-f]{64})?", d) for d in digests),
+            fingerprints=isinstance(prints["model"], dict) and all(map(text, marks)),
+            machine=isinstance(m["machine"], dict) and is_whole(m["machine"]["threads"], 1, 1024),
+            scaler=isinstance(data["scaler"], dict), probe_loss=isinstance(m.get("probe_loss"), (float, type(None))))
+        return next((name for name, fine in right.items() if not fine), None)
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as e: return type(e).__name__
+
+# %% ../nbs/12_trainer.ipynb #1cefd80f
+def load_scaler(scaler, state):
+    "Take over a gradient scaler's numbers. Raises `UserError` when they are none that one has."
+    positive = lambda x: type(x) is float and 0 < x < math.inf
+    factors = all(positive(state.get(k)) for k in ("scale", "growth_factor", "backoff_factor"))
+    if not (factors and is_whole(state.get("growth_interval"), 1) and is_whole(state.get("_growth_tracker"))):
+        raise UserError("the scaler of the resume file is none")
+    scaler.load_state_dict(state)
 
 # %% ../nbs/12_trainer.ipynb #4809d606
 @patch
 def place_of_ours(self: Trainer, data): # resume data of ours
     "Take the checkpoint's place and plan. Raises `UserError`."
     theirs = data["minimind"]
+    if (rows := theirs["plan"]["rows"]) != self.plan.rows:
+        raise UserError(f"the resume file's plan has {rows} rows, the data {self.plan.rows}")
     vars(self).update({k: theirs[k] for k in PLACE if k != "epoch"}, epoch=data["epoch"], run_id=theirs["run_id"])
     self.adopt_plan(Plan(**theirs["plan"]))
     for group in self.optimizer.param_groups: group["weight_decay"] = self.plan.weight_decay
-    if self.scaler.is_enabled() and data["scaler"]: self.scaler.load_state_dict(data["scaler"])
+    if self.scaler.is_enabled() and data["scaler"]: load_scaler(self.scaler, data["scaler"])
     if self.config.same_bits and not self.config.threads: torch.set_num_threads(theirs["machine"]["threads"])
     self.check_ledger()
     self.saved_at, self.probe_saved = self.steps, theirs.get("probe_loss")
@@ -687,10 +728,10 @@ def place_of_ours(self: Trainer, data): # resume data of ours
 @patch
 def place_of_original(self: Trainer, data): # a resume file of the original's
     "Set the place to where the original stopped."
-    plan, numbers = self.plan, [data["epoch"], data["step"], data.get("world_size", 1)]
-    if not all(type(n) is int and 0 <= n < 2**31 for n in numbers):
-        raise UserError(f"the resume file's epoch, step and world_size are {numbers}, not counts")
-    self.epoch, size = data["epoch"], max(1, data.get("world_size", 1))
+    plan, self.epoch, size = self.plan, data["epoch"], data.get("world_size", 1)
+    for name, value, least in (("epoch", self.epoch, 0), ("step", data["step"], 0), ("world_size", size, 1)):
+        if not is_whole(value, least):
+            raise UserError(f"{name} in {self.store.visible['resume.pth']} is {str(value)[:40]}, not a count")
     self.position = min(data["step"] * size * plan.batch_size, plan.rows)
     if self.position == plan.rows: self.epoch, self.position = self.epoch + 1, 0
     whole = steps_in_epoch(plan.rows, plan.global_batch)
@@ -705,12 +746,16 @@ def resume(self: Trainer):
     data = load_resume(self.store, self.say, self.device)
     if data is None:
         return self.say(f"no checkpoint of {self.config.name} in {self.store.checkpoint_dir}: starting afresh")
-    theirs = data.get("minimind")
-    if theirs: check_form(data); self.check_same(theirs)
-    load_strictly(self.model, data["model"], self.store.visible["resume.pth"])
-    load_optimizer(self.optimizer, data["optimizer"])
+    where = self.store.visible["resume.pth"]
+    if not {"model", "optimizer", "epoch", "step"} <= data.keys(): raise UserError(f"{where} is no resume file")
+    ours = data.get("minimind") not in (None, {})  # the original's has none
+    if ours and (wrong := wrong_in_ours(data)):
+        raise UserError(f"{where}: {wrong} is not what a run has written")
+    if ours: self.check_same(data["minimind"])
+    load_strictly(self.model, data["model"], where)
+    load_optimizer(self.optimizer, data["optimizer"], where)
     self.wandb_id = data["wandb_id"] if isinstance(data.get("wandb_id"), str) else None
-    return self.place_of_ours(data) if theirs else self.place_of_original(data)
+    return self.place_of_ours(data) if ours else self.place_of_original(data)
 
 # %% ../nbs/12_trainer.ipynb #7bfdea13
 @patch
@@ -749,11 +794,24 @@ def train(self: Trainer, bar): # a `Progress`
         if self.stop_reason == "stop_after": break
     self.save(last=True)
 
+# %% ../nbs/12_trainer.ipynb #be918b4c
+@patch
+def finish_save(self: Trainer):
+    "After a kill in the last save, behind its commit: do what was left to do. Raises `UserError`."
+    if not self.world.is_main or self.saved_at is None: return
+    last = self.store.folder / f"{self.saved_at:010d}"
+    if not self.store.unfinished(last): return
+    lock = RunLock(self.store, self.run_id)
+    try: self.store.finish(last, self.run_id)
+    except OSError as e: raise UserError(f"cannot write to {self.store.folder}: {e.strerror or e}") from None
+    finally: lock.release()
+
 # %% ../nbs/12_trainer.ipynb #f2d7e0a4
 @patch
 def fit(self: Trainer) -> str:
     "Train to the end or a stop, and save; returns 'finished', a signal's name, 'stop_after' or 'max_minutes'."
     if self.finished:
+        together(self.finish_save)
         self.say(f"the run is complete after {self.steps} steps: nothing left to do")
         return "finished"
     self.begin()
