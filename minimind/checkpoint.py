@@ -170,14 +170,18 @@ def sweep(self: CheckpointStore):
 
 # %% ../nbs/10_checkpoint.ipynb #add0e3df
 @patch
+def outdated(self: CheckpointStore, run_id) -> list[Path]:
+    "This run's generations beyond the newest `keep`, without those that are kept for good."
+    for_good = lambda g: self.keep_every and int(g.name) % self.keep_every == 0
+    return [g for g in self.generations()[self.keep:] if run_id_of(g) == run_id and not for_good(g)]
+
+# %% ../nbs/10_checkpoint.ipynb #a8ce4930
+@patch
 def rotate(self: CheckpointStore, run_id):
-    "Remove this run's generations beyond the newest `keep`, if the newest one verifies."
-    newest, *older = self.generations()
-    try: verify(newest)
+    "Remove this run's outdated generations, if the newest one verifies. Raises OSError when it doesn't."
+    try: verify(self.generations()[0])
     except UserError as e: raise OSError(errno.EIO, str(e)) from None  # the disk did not keep what was written
-    for old in older[self.keep - 1:]:
-        for_good = self.keep_every and int(old.name) % self.keep_every == 0
-        if run_id_of(old) == run_id and not for_good: os.rename(old, self.folder / f".tmp-{old.name}")
+    for old in self.outdated(run_id): os.rename(old, self.folder / f".tmp-{old.name}")
     self.sweep()
 
 # %% ../nbs/10_checkpoint.ipynb #da1a0780
@@ -254,7 +258,7 @@ def finish(self: CheckpointStore, generation, # the newest one
 def unfinished(self: CheckpointStore, generation) -> bool: # the newest one
     "Whether the save of this generation was killed between its commit and its end."
     shown = all(path.is_file() and same_bytes(path, generation / name) for name, path in self.visible.items())
-    return not shown or any(self.folder.glob(".tmp-*"))
+    return not shown or any(self.folder.glob(".tmp-*")) or bool(self.outdated(run_id_of(generation)))
 
 # %% ../nbs/10_checkpoint.ipynb #507e3504
 @patch
@@ -361,7 +365,9 @@ class RunLock:
             raise UserError(f"cannot write to {where}: {(e.strerror or str(e)).lower()}") from None
 
     def release(self):
-        for owner in self.owners: owner.unlink(missing_ok=True)
+        for owner in self.owners:
+            try: owner.unlink(missing_ok=True)
+            except OSError: pass  # the folder has become read-only: the name of a process that is gone does no harm
         for lock in self.locks: lock.release(force=True)
 
 # %% ../nbs/10_checkpoint.ipynb #a8529b20
@@ -435,7 +441,8 @@ def load_original(path) -> dict:
     "Resume data or weights in a single file, as the original writes it. Raises `UserError` when it can't be trusted."
     check_zip(path)
     try:
-        with zipfile.ZipFile(path) as z: bad = z.testzip()
+        with zipfile.ZipFile(path) as z:  # what is marked as a folder torch does not read: its tensor would be chance
+            bad = z.testzip() or next((part.filename for part in z.infolist() if part.external_attr & 16), None)
     except Exception as e: raise UserError(f"{path} is not a checkpoint, or half of one ({one_line(e)[:80]})") from None
     if bad: raise UserError(f"{path} is damaged: checksum of {one_line(bad)}")
     return load_plain(path)

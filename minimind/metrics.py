@@ -44,17 +44,27 @@ class MetricsLog:
         if not keep and self.path.is_file() and self.path.stat().st_size: keep_old(self.path)  # another run's
         tmp = self.path.with_name(f".{self.path.name}.tmp")
         tmp.unlink(missing_ok=True)
-        with open(tmp, "x", encoding="utf-8") as f: f.writelines(lines)  # x: a link is not followed
-        os.replace(tmp, self.path)
-        self.file = open(self.path, "a", encoding="utf-8")
+        try:
+            with open(tmp, "x", encoding="utf-8") as f:  # x: a link is not followed
+                f.writelines(lines); f.flush(); os.fsync(f.fileno())
+            os.replace(tmp, self.path)
+        except OSError: tmp.unlink(missing_ok=True); raise
+        self.file = open(self.path, "a+", encoding="utf-8")
 
     def write(self, record):
         self.file.write(finite_json(record) + "\n")
         self.file.flush()
 
     def sync(self):
-        "Force the lines to disk, so that a checkpoint is never ahead of its record."
-        self.file.flush(); os.fsync(self.file.fileno())
+        "Force the lines to disk, so that a checkpoint is never ahead of its record; after `rm` they are written again."
+        self.file.flush()
+        if os.fstat(self.file.fileno()).st_nlink == 0:
+            self.file.seek(0)
+            lines = self.file.read()
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.file = open(self.path, "a+", encoding="utf-8")
+            self.file.write(lines); self.file.flush()
+        os.fsync(self.file.fileno())
 
 # %% ../nbs/11_metrics.ipynb #dc7504db
 def clock(seconds) -> str:

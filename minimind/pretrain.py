@@ -22,7 +22,9 @@ parser = make_parser(PretrainConfig)
 
 def complain(error, rank, code) -> int:
     "Print the error as one line, on the main process; returns `code`."
-    if rank == 0: print(f"{parser.prog}: error: {one_line(error)[:2000]}", file=sys.stderr, flush=True)
+    try:
+        if rank == 0: print(f"{parser.prog}: error: {one_line(error)[:2000]}", file=sys.stderr, flush=True)
+    except OSError: pass  # the error stream goes to a disk that is full
     return code
 
 # %% ../nbs/13_pretrain.ipynb #48de7f49

@@ -521,7 +521,9 @@ def checkpoint(self: Trainer) -> tuple[dict, dict]:
 @patch
 def commit(self: Trainer, number, files, about): # as for `CheckpointStore.commit`
     "Force the record to disk, then write a checkpoint. Raises OSError."
-    if self.log: self.log.sync()
+    try:
+        if self.log: self.log.sync()
+    except OSError: pass  # `write` has told already, and a checkpoint without its record is better than none
     return self.store.commit(number, files, about)
 
 # %% ../nbs/12_trainer.ipynb #745c9bbb
@@ -688,7 +690,8 @@ def wrong_in_ours(data) -> str | None: # resume data with an entry `minimind`
         place = (epoch, stop) if stop < n else (epoch + 1, 0)  # where the last step ended
         right = dict(
             epoch=is_whole(data["epoch"]), steps=is_whole(m["steps"]), skipped=is_whole(m["skipped"]),
-            tokens=is_whole(m["tokens"], 0, 10**18), last_step=is_whole(epoch) and is_whole(start, 0, n) and is_whole(stop, start, n),
+            tokens=is_whole(m["tokens"], 0, 10**18),
+            last_step=is_whole(epoch) and is_whole(start, 0, n) and is_whole(stop, start, n),
             position=is_whole(m["position"], 0, n - 1) and (not stop or (data["epoch"], m["position"]) == place),
             run_id=text(m["run_id"]) and len(m["run_id"]) < 100,
             ledger=all(text(d) and re.fullmatch("([0-9a-f]{64})?", d) for d in digests),
@@ -800,7 +803,7 @@ def finish_save(self: Trainer):
     "After a kill in the last save, behind its commit: do what was left to do. Raises `UserError`."
     if not self.world.is_main or self.saved_at is None: return
     last = self.store.folder / f"{self.saved_at:010d}"
-    if not self.store.unfinished(last): return
+    if not last.is_dir() or not self.store.unfinished(last): return  # without a common disk it is on another machine
     lock = RunLock(self.store, self.run_id)
     try: self.store.finish(last, self.run_id)
     except OSError as e: raise UserError(f"cannot write to {self.store.folder}: {e.strerror or e}") from None

@@ -5,8 +5,8 @@ def acknowledge(path):
     "Append the step to `path` each time a save has returned, as a person would see it."
     from minimind.trainer import Trainer
     save = Trainer.save
-    def told(self):
-        done = save(self)
+    def told(self, *args, **kw):
+        done = save(self, *args, **kw)
         if done and self.world.is_main:
             with open(path, "a") as f: f.write(f"{self.saved_at}\n")
         return done
