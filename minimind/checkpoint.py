@@ -84,9 +84,9 @@ def json_or_none(path):
 def sound(manifest) -> bool:
     "Whether a manifest has its seal and the form that `seal` and `CheckpointStore.commit` give it."
     try:
-        number, files = manifest.get("generation", 0), manifest["files"].items()
-        fits = type(number) is int and 0 <= number < 10**10 and len(files) > 0 and seal(manifest) == manifest
-        return fits and all(NAME.fullmatch(name) and type(e["size"]) is int and isinstance(e["sha256"], str)
+        number, files = manifest["generation"], manifest["files"].items()
+        whole = "resume.pth" in manifest["files"] and seal(manifest) == manifest
+        return whole and type(number) is int and 0 <= number < 10**10 and all(NAME.fullmatch(name) and type(e["size"]) is int and isinstance(e["sha256"], str)
                             for name, e in files)
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError): return False
 
@@ -97,7 +97,7 @@ def verify(generation, # a generation's folder
     manifest = json_or_none(generation / "manifest.json")
     if manifest is None: raise UserError(f"{generation}: its manifest can't be read")
     if not sound(manifest): raise UserError(f"{generation}: its manifest is damaged")
-    if manifest.get("generation", int(generation.name)) != int(generation.name):
+    if manifest["generation"] != int(generation.name):
         raise UserError(f"{generation} holds generation {manifest['generation']}: it was renamed or copied")
     for name, entry in manifest["files"].items():
         path = generation / name
@@ -352,8 +352,8 @@ class RunLock:
                 path, owner = str(where / f".{store.name}.lock"), where / f".{store.name}.owner"
                 self.locks.append(lock_at(path, timeout=0.5, thread_local=False, is_singleton=True))
                 self.locks[-1].acquire()  # half a second: its holder may not have left its name yet
-                self.owners.append(owner)
                 owner.unlink(missing_ok=True)
+                self.owners.append(owner)
                 with open(owner, "x") as f: f.write(f"process {os.getpid()} on {socket.gethostname()} (run {run_id})\n")
         except Timeout:
             who = owner.read_text()[:200].strip() if owner.is_file() else "another process"

@@ -132,7 +132,7 @@ def load_optimizer(optimizer, # from `make_optimizer`
             raise ValueError("it lacks moments, or has others")
         kept = {i: moments(s, parameters[i]) for i, s in state["state"].items()}
         optimizer.load_state_dict(dict(state=kept, param_groups=mine))
-    except (ValueError, LookupError, TypeError, AttributeError) as e:
+    except (ValueError, LookupError, TypeError, AttributeError, RuntimeError) as e:
         raise UserError(f"{where}: its optimizer is not this model's ({e})") from None
 
 # %% ../nbs/12_trainer.ipynb #9b6f1adf
@@ -672,7 +672,7 @@ def is_whole(x, least=0, most=10**10 - 1) -> bool:
 # %% ../nbs/12_trainer.ipynb #cc853f8b
 def plan_is_sound(plan) -> bool: # a dict
     "Whether a plan has its entries, each of its kind."
-    number = lambda x: type(x) in (int, float) and 0 <= x < math.inf
+    number = lambda x: type(x) in (int, float) and x >= 0  # an endless grad_clip is one that does not clip
     counts = ("rows", "epochs", "batch_size", "global_batch", "accumulation_steps")
     return (plan.keys() == {f.name for f in fields(Plan)} and all(is_whole(plan[k], 1) for k in counts)
             and is_whole(plan["max_steps"]) and is_whole(plan["seed"], 0, math.inf)
@@ -683,6 +683,7 @@ def wrong_in_ours(data) -> str | None: # resume data with an entry `minimind`
     "The first entry that no run of ours can have written; None when there is none."
     try:
         m, text = data["minimind"], lambda x: isinstance(x, str)
+        json.dumps([data["epoch"], m, data["scaler"]])  # TypeError for a tensor among them
         if not plan_is_sound(m["plan"]): return "plan"
         n, (epoch, start, stop) = m["plan"]["rows"], m["last_step"]
         digests, prints = [m["ledger"], m["ledger_before"]], m["fingerprints"]

@@ -5,7 +5,7 @@ import torch
 from helpers import exact, places, resume_data, steps, tensors, write_texts
 
 FORK = multiprocessing.get_context("forkserver")
-FORK.set_forkserver_preload(["pytest", "torch._dynamo", "minimind.trainer", "minimind.pretrain", "helpers", "world", "plants", "mishaps", "disk"])
+FORK.set_forkserver_preload(["pytest", "torch._dynamo", "minimind.trainer", "minimind.pretrain", "helpers", "world", "plants", "mishaps", "disk", "hostile"])
 FLAGS = ("--hidden_size 16 --num_hidden_layers 1 --num_attention_heads 2 --num_key_value_heads 1 --max_seq_len 32 --batch_size 2 "
          "--accumulation_steps 2 --learning_rate 1e-2 --device cpu --dtype float32 --epochs 1 --val_fraction 0 --threads 1 --dropout 0.1").split()
 NAME = "pretrain_16"
