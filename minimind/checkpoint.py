@@ -20,7 +20,7 @@ __all__ = ['TOLD', 'HashingFile', 'fsync_folder', 'make_folder', 'save_hashed', 
            'run_id_of', 'same_bytes', 'keep_old', 'point', 'CheckpointStore', 'free_name', 'nbytes', 'check_zip',
            'check_plain', 'load_plain', 'RunLock', 'load_agreed', 'plain_state', 'checkpoint_files', 'copied',
            'lm_checkpoint', 'load_original', 'original_resume', 'load_resume', 'find', 'list_lines', 'verify_lines',
-           'show_lines', 'named_tensors', 'compare_lines', 'plan_lines', 'rollback_lines', 'console']
+           'named_tensors', 'show_lines', 'compare_lines', 'plan_lines', 'rollback_lines', 'console']
 
 # %% ../nbs/10_checkpoint.ipynb #44b74ec0
 class HashingFile:
@@ -86,8 +86,8 @@ def sound(manifest) -> bool:
     try:
         number, files = manifest["generation"], manifest["files"].items()
         whole = "resume.pth" in manifest["files"] and seal(manifest) == manifest
-        return whole and type(number) is int and 0 <= number < 10**10 and all(NAME.fullmatch(name) and type(e["size"]) is int and isinstance(e["sha256"], str)
-                            for name, e in files)
+        return whole and type(number) is int and 0 <= number < 10**10 and all(
+            NAME.fullmatch(name) and type(e["size"]) is int and isinstance(e["sha256"], str) for name, e in files)
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError): return False
 
 # %% ../nbs/10_checkpoint.ipynb #4fd1cca9
@@ -508,6 +508,13 @@ def verify_lines(ref) -> tuple[list[str], bool]:
         except UserError as e: out.append(f"{store.name}@{int(g.name)}  NOT GOOD: {e}"); good = False
     return out, good
 
+# %% ../nbs/10_checkpoint.ipynb #b7119a45
+def named_tensors(data, name="") -> dict:
+    "All tensors in nested dictionaries and lists, by the path that leads to them."
+    if isinstance(data, torch.Tensor): return {name[1:]: data}
+    items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, (list, tuple)) else ()
+    return {k: t for key, value in items for k, t in named_tensors(value, f"{name}.{key}").items()}
+
 # %% ../nbs/10_checkpoint.ipynb #7f4a7daa
 def show_lines(ref) -> list[str]:
     "What a generation holds, a line for each entry of its manifest and a summary of its tensors. Raises `UserError`."
@@ -516,17 +523,11 @@ def show_lines(ref) -> list[str]:
     flat = {k: v for k, v in manifest.items() if k not in ("files", "sha256")}
     rows = [(k, v) for k, v in flat.items() if not isinstance(v, dict)]
     rows += [(f"{k}.{name}", v) for k, d in flat.items() if isinstance(d, dict) for name, v in d.items()]
-    tensors = [t for t in data.get("model", {}).values() if isinstance(t, torch.Tensor)]
-    rows.append(("model", f"{len(tensors)} tensors, {sum(t.numel() for t in tensors):,} parameters"))
+    sizes = {t.data_ptr(): t.numel() for t in named_tensors(data.get("model")).values()}  # a tied one counts once
+    rows.append(("model", f"{len(sizes)} tensors, {sum(sizes.values()):,} parameters"))
     return [f"{k:<32} {one_line(v)}" for k, v in rows]
 
 # %% ../nbs/10_checkpoint.ipynb #c561281d
-def named_tensors(data, name="") -> dict:
-    "All tensors in nested dictionaries and lists, by the path that leads to them."
-    if isinstance(data, torch.Tensor): return {name[1:]: data}
-    items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, (list, tuple)) else ()
-    return {k: t for key, value in items for k, t in named_tensors(value, f"{name}.{key}").items()}
-
 def compare_lines(a, b) -> tuple[list[str], bool]: # two references
     "Where two checkpoints differ, in lines, and whether model and optimizer are the same to the last bit."
     (one, g), (other, h) = find(a), find(b)
