@@ -83,6 +83,7 @@ def end_with_launcher():
 
 # %% ../nbs/09_distributed.ipynb #2ff37d92
 def loopback_store(world, # who this process is
+                   timeout_minutes=30.0, # how long a process waits for the main one to open it
                    env=None): # environment; default this process's
     "Where processes of one machine meet; None where the launcher has a place for that, or for several machines."
     env = os.environ if env is None else env
@@ -93,7 +94,7 @@ def loopback_store(world, # who this process is
     except (OSError, OverflowError) as e:
         raise UserError(f"cannot listen on port {port} ({e}): set MASTER_PORT to another") from None
     return dist.TCPStore("127.0.0.1", port, world.world_size, world.is_main, wait_for_workers=False,
-                         master_listen_fd=fd)
+                         timeout=timedelta(minutes=timeout_minutes), master_listen_fd=fd)
 
 # %% ../nbs/09_distributed.ipynb #c81e5b1b
 def init_distributed_mode(device="", # see `choose_device`
@@ -110,7 +111,7 @@ def init_distributed_mode(device="", # see `choose_device`
     if world.world_size > 1 and not dist.is_initialized():
         if world.local_world_size == world.world_size:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
-        store = loopback_store(world)
+        store = loopback_store(world, timeout_minutes)
         where = dict(store=store, rank=world.rank, world_size=world.world_size) if store else {}
         backend = "nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, timeout=timedelta(minutes=timeout_minutes), **where)

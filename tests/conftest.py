@@ -7,7 +7,7 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 FIGURES = Path(__file__).resolve().parents[1] / "nbs" / "fault_campaign.json"
 
 def pytest_addoption(parser):
-    parser.addoption("--full", action="store_true", help="run the whole fault campaign and write its figures (about an hour)")
+    parser.addoption("--full", action="store_true", help="run the whole fault campaign and write its figures (about 40 minutes)")
 
 @pytest.fixture
 def shared():

@@ -99,8 +99,11 @@ def test_an_interrupt_waits(build, tmp_path, monkeypatch):
         if self.steps == 2: signal.raise_signal(signal.SIGINT)
         return norm
     monkeypatch.setattr(Trainer, "update", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        for _ in range(5): t.step()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            for _ in range(5): t.step()
+    finally: signal.signal(signal.SIGINT, before)
     assert t.steps == 3 and finish(t) == "finished"
     assert final(tmp_path / "two") == final(tmp_path / "whole")
 
