@@ -5,6 +5,7 @@
 # %% ../nbs/10_checkpoint.ipynb #7de582fb
 from __future__ import annotations
 import errno, hashlib, json, os, re, shutil, socket, sys, zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 import torch
 import torch.distributed as dist
@@ -25,17 +26,22 @@ __all__ = ['TOLD', 'HashingFile', 'fsync_folder', 'make_folder', 'save_hashed', 
 # %% ../nbs/10_checkpoint.ipynb #44b74ec0
 class HashingFile:
     "A file open for writing that keeps size and SHA-256 of what passes through."
-    def __init__(self, path): self.f, self.sha, self.size, self.error = open(path, "wb"), hashlib.sha256(), 0, None
+    def __init__(self, path):
+        self.f, self.sha, self.size, self.error = open(path, "wb"), hashlib.sha256(), 0, None
+        self.thread = ThreadPoolExecutor(1)
 
     def write(self, data):
-        self.sha.update(data); self.size += len(memoryview(data).cast("B"))
+        n = len(memoryview(data).cast("B"))
+        self.size, hashing = self.size + n, self.thread.submit(self.sha.update, data) if n > 1 << 16 else None
         try: return self.f.write(data)
         except OSError as e: self.error = e; raise
+        finally: hashing.result() if hashing else self.sha.update(data)  # `data` is its owner's again afterwards
 
     def flush(self): self.f.flush()
     def close(self) -> dict:
         "Force the bytes to disk; returns size and digest."
         self.f.flush(); os.fsync(self.f.fileno()); self.f.close()
+        self.thread.shutdown()
         return dict(size=self.size, sha256=self.sha.hexdigest())
 
 # %% ../nbs/10_checkpoint.ipynb #583e7394
@@ -64,6 +70,7 @@ def save_hashed(path, data) -> dict:
         if f.error: raise f.error from None
         raise
     finally:
+        f.thread.shutdown()
         try: f.f.close()
         except OSError: pass  # the disk is full: what was not written is not wanted
 
