@@ -59,9 +59,10 @@ ALL = dict(same_bits=same_bits, save=save)
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("names", nargs="*", choices=[*ALL, []], default=list(ALL))
+    parser.add_argument("names", nargs="*", help=f"which: {', '.join(ALL)} [all]")
     parser.add_argument("--repeats", type=int, default=5)
     args = parser.parse_args()
+    if unknown := set(args.names) - set(ALL): parser.error(f"there is no {', '.join(unknown)}; there is {', '.join(ALL)}")
     print(f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}, Python {platform.python_version()}, median of {args.repeats} pairs")
-    for name in args.names:
+    for name in args.names or ALL:
         with tempfile.TemporaryDirectory() as folder: ALL[name](folder, args.repeats)

@@ -46,4 +46,5 @@ def pytest_terminal_summary(terminalreporter, exitstatus, config):
     for fault, row in campaign.rows.items(): terminalreporter.write_line(f"{fault:<44} 0 of {row['cases']:>7,} {row['unit']:<8} {row['seconds']:6.0f} s")
     if campaign.full and exitstatus == 0 and campaign.rows:
         old = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
-        FIGURES.write_text(json.dumps(old | campaign.rows, indent=1, ensure_ascii=False) + "\n")
+        rows = {k: row | dict(seconds=round(row["seconds"], 1)) for k, row in campaign.rows.items()}
+        FIGURES.write_text(json.dumps(dict(sorted((old | rows).items())), indent=1, ensure_ascii=False) + "\n")

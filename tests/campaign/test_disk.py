@@ -90,12 +90,12 @@ def test_killed_in_the_last_save(world, tmp_path, campaign):
     campaign.passed("kill -9", len(with_ends))
 
 def test_killed_at_random_moments(world, tmp_path, campaign):
-    "SIGKILL at any time, from outside or in a save, one process or two, all or one of them; launched again until finished."
+    "SIGKILL at any time, from outside or in a save (now and then in the background), one process or two, all or one of them."
     flags, undisturbed = world
     rng, kills, runs, want = random.Random(1), 0, 0, campaign.cases(10, 900)
     while kills < want:
         size, seed = (2 if runs % 4 == 1 else 1), runs % 3
-        folder, more = tmp_path / f"run{runs}", ["--seed", seed, "--save_interval", 1 + runs % 3]
+        folder, more = tmp_path / f"run{runs}", ["--seed", seed, "--save_interval", 1 + runs % 3, "--async_save", int(runs % 3 == 2)]
         while True:
             if rng.random() < 0.5: how = dict(after=rng.uniform(0.02, 0.5 * size), ranks=rng.choice([None, [rng.randrange(size)]]))
             else: how = dict(hook=(kill_at, f"{folder}/told.txt", rng.randint(1, 3), rng.randint(1, 45), rng.random() < 0.5))
