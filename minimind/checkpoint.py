@@ -552,6 +552,7 @@ def compare_lines(a, b) -> tuple[list[str], bool]: # two references
 # %% ../nbs/10_checkpoint.ipynb #e37652de
 def plan_lines(ref, world_size) -> list[str]: # processes
     "What a resume from here on `world_size` processes would do: a summary, and what each process reads first."
+    if world_size < 1: raise UserError(f"{world_size} processes can't train: give 1 or more")
     store, g = find(ref)
     manifest = verify(g)
     try: plan, epoch, at, steps = Plan(**manifest["plan"]), manifest["epoch"], manifest["position"], manifest["steps"]
@@ -562,10 +563,10 @@ def plan_lines(ref, world_size) -> list[str]: # processes
            f"a step has {plan.global_batch} rows in {batches} micro-batches, at most {most} on a process "
            f"(accumulation_steps {most}): {batches / (most * world_size):.0%} busy",
            f"next learning rate {plan.lr(epoch, at):.3e}"]
-    for r in range(world_size if left else 0):
-        mine = micro_batches(at, stop, plan.batch_size, r, world_size)
-        where = f"positions {mine[0][0]:,} to {mine[-1][1] - 1:,}" if mine else "nothing: it takes part in the sums"
-        out.append(f"process {r} reads {where}")
+    reads = [micro_batches(at, stop, plan.batch_size, r, world_size) for r in range(min(world_size, batches))]
+    mine = [m for m in reads if m and left]
+    out += [f"process {r} reads positions {m[0][0]:,} to {m[-1][1] - 1:,}" for r, m in enumerate(mine)]
+    if left and len(mine) < world_size: out.append(f"{world_size - len(mine):,} read nothing and take part in the sums")
     return out
 
 # %% ../nbs/10_checkpoint.ipynb #6092dfa2
@@ -604,7 +605,7 @@ def console(argv=None) -> int: # arguments; default those of the command line
         if args.command == "verify": lines, good = verify_lines(args.ref)
         if args.command == "show": lines = show_lines(args.ref)
         if args.command == "compare": lines, good = compare_lines(args.a, args.b)
-        if args.command == "plan": lines = plan_lines(args.ref, max(1, args.world_size))
+        if args.command == "plan": lines = plan_lines(args.ref, args.world_size)
         if args.command == "rollback": lines = rollback_lines(args.ref, args.save_dir)
     except UserError as e: parser.exit(2, f"{parser.prog}: error: {one_line(e)}\n")
     print(*lines, sep="\n")
