@@ -85,6 +85,11 @@ def test_public_things_have_docstrings():
                 if node.name.startswith("__"): continue
                 assert ast.get_docstring(node), f"{p.name}: {node.name}"
 
+def test_no_run_has_left_files_among_the_notebooks():
+    "What a notebook writes goes to a temporary folder."
+    there = {p.relative_to(ROOT / "nbs").parts[0] for p in (ROOT / "nbs").rglob("*") if ".ipynb_checkpoints" not in p.parts}
+    assert there - {p.name for p in NOTEBOOKS} <= {"images", "main_job.json", "fault_campaign.json", "_proc"}
+
 def test_nothing_private_is_published():
     "No home folder, no key and no address of this machine in what is committed."
     pattern = re.compile(r"/root/|/home/\w+/|/Users/\w+/|/work/|api[_-]?key\s*=\s*['\"]\w|[0-9a-f]{40}\b(?<!0{40})|\b10\.\d+\.\d+\.\d+\b", re.I)
