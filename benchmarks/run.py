@@ -6,7 +6,6 @@ from pathlib import Path
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 import torch
-from minimind.checkpoint import copied
 from minimind.config import PretrainConfig
 from minimind.corpus import write_corpus
 from minimind.trainer import Trainer
@@ -48,11 +47,13 @@ def save(folder, repeats):
             with open(f"{folder}/{name}", "wb") as f:
                 torch.save(data, f); f.flush()
                 if forced: os.fsync(f.fileno())
-    def whole(): now.saved_at = None; assert now.save()
-    def background(): later.saved_at = later.saving_at = None; later.save()
-    paired("save, against torch.save of the same files", whole, lambda: plain(False), repeats)
-    paired("save, against torch.save and fsync of the same files", whole, lambda: plain(True), repeats)
-    paired("training stands still: --async_save 1 against 0", background, whole, repeats, before=later.settle)
+    def whole(): now.steps += 1; assert now.save()
+    def background(): later.steps += 1; later.save()
+    def rest():
+        for t in (now, later): t.settle(); t.tidied()  # what a thread does beside the training
+    paired("save, against torch.save of the same files", whole, lambda: plain(False), repeats, rest)
+    paired("save, against torch.save and fsync of the same files", whole, lambda: plain(True), repeats, rest)
+    paired("training stands still: --async_save 1 against 0", background, whole, repeats, rest)
     for t in (now, later): t.close()
 
 ALL = dict(same_bits=same_bits, save=save)

@@ -5,8 +5,9 @@
 # %% ../nbs/10_checkpoint.ipynb #7de582fb
 from __future__ import annotations
 import errno, hashlib, json, os, re, shutil, socket, sys, zipfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import Queue
+from threading import Thread
 import torch
 import torch.distributed as dist
 from fastcore.basics import patch
@@ -27,21 +28,28 @@ __all__ = ['TOLD', 'HashingFile', 'fsync_folder', 'make_folder', 'save_hashed', 
 class HashingFile:
     "A file open for writing that keeps size and SHA-256 of what passes through."
     def __init__(self, path):
-        self.f, self.sha, self.size, self.error = open(path, "wb"), hashlib.sha256(), 0, None
-        self.thread = ThreadPoolExecutor(1)
+        self.f, self.sha, self.size, self.error, self.pieces = open(path, "wb"), hashlib.sha256(), 0, None, Queue(8)
+        self.thread = Thread(target=lambda: [self.sha.update(piece) for piece in iter(self.pieces.get, None)], daemon=True)
+        self.thread.start()
 
     def write(self, data):
-        n = len(memoryview(data).cast("B"))
-        self.size, hashing = self.size + n, self.thread.submit(self.sha.update, data) if n > 1 << 16 else None
-        try: return self.f.write(data)
-        except OSError as e: self.error = e; raise
-        finally: hashing.result() if hashing else self.sha.update(data)  # `data` is its owner's again afterwards
+        data = memoryview(data).cast("B")
+        for at in range(0, len(data), 1 << 22):
+            self.pieces.put(bytes(data[at:at + (1 << 22)]))  # `data` is its owner's again after this call
+            try: self.f.write(data[at:at + (1 << 22)])
+            except OSError as e: self.error = e; raise
+        self.size += len(data)
+        return len(data)
 
     def flush(self): self.f.flush()
+    def stop(self):
+        "Let the thread come to its end; a second time does nothing."
+        if self.thread.is_alive(): self.pieces.put(None); self.thread.join()
+
     def close(self) -> dict:
         "Force the bytes to disk; returns size and digest."
         self.f.flush(); os.fsync(self.f.fileno()); self.f.close()
-        self.thread.shutdown()
+        self.stop()
         return dict(size=self.size, sha256=self.sha.hexdigest())
 
 # %% ../nbs/10_checkpoint.ipynb #583e7394
@@ -70,7 +78,7 @@ def save_hashed(path, data) -> dict:
         if f.error: raise f.error from None
         raise
     finally:
-        f.thread.shutdown()
+        f.stop()
         try: f.f.close()
         except OSError: pass  # the disk is full: what was not written is not wanted
 
@@ -254,11 +262,12 @@ def write(self: CheckpointStore, tmp, # the folder to make
 @patch
 def finish(self: CheckpointStore, generation, # the newest one
            run_id, # of the run that wrote it
-           others=()): # generations of another run, from `make_way`
+           others=(), # generations of another run, from `make_way`
+           rotate=True): # False: the caller calls `rotate` afterwards
     "What follows the commit of a generation: the visible names lead to it, others and older ones go. Raises OSError."
     for name, visible in self.visible.items(): point(visible, generation / name)
     self.retire(others)
-    self.rotate(run_id)
+    if rotate: self.rotate(run_id)
 
 # %% ../nbs/10_checkpoint.ipynb #23162020
 @patch
@@ -271,7 +280,8 @@ def unfinished(self: CheckpointStore, generation) -> bool: # the newest one
 @patch
 def commit(self: CheckpointStore, number, # of the generation: the optimizer steps of the run so far
            files, # name -> what `torch.save` is to write
-           about): # further entries of the manifest: run_id, step, ...
+           about, # further entries of the manifest: run_id, step, ...
+           rotate=True): # as for `finish`
     "Write a generation and make it the newest one. Raises OSError, and removes what it began, when it can't."
     tmp, final = self.folder / f".tmp-{number}", self.folder / f"{number:010d}"
     for folder in (self.save_dir, self.folder): make_folder(folder)
@@ -282,7 +292,7 @@ def commit(self: CheckpointStore, number, # of the generation: the optimizer ste
         os.rename(tmp, final)
         fsync_folder(self.folder)
     except BaseException: shutil.rmtree(tmp, ignore_errors=True); raise
-    self.finish(final, about.get("run_id"), others)
+    self.finish(final, about.get("run_id"), others, rotate)
     return final
 
 # %% ../nbs/10_checkpoint.ipynb #89b5f045

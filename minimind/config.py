@@ -4,8 +4,8 @@
 
 # %% ../nbs/00_config.ipynb #c8eb6123
 from __future__ import annotations
-import argparse, math, os, re, sys
-from dataclasses import MISSING, asdict, dataclass, field, fields
+import argparse, math, os, re
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 
 # %% auto #0

@@ -5,7 +5,7 @@
 # %% ../nbs/09_distributed.ipynb #6aba6259
 from __future__ import annotations
 import ctypes, math, os, signal, socket, sys
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 import torch

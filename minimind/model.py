@@ -4,7 +4,7 @@
 
 # %% ../nbs/04_model.ipynb #e764c0d3
 from __future__ import annotations
-import math, sys
+import sys
 from contextlib import nullcontext
 from dataclasses import dataclass
 import torch

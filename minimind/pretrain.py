@@ -13,7 +13,7 @@ if __name__ == "__main__" and not __package__ and "__file__" in globals():  # ru
     sys.path[0], __package__ = str(Path(__file__).resolve().parents[1]), "minimind"
 
 # %% ../nbs/13_pretrain.ipynb #fec688c2
-from dataclasses import MISSING, fields, replace
+from dataclasses import fields, replace
 from .config import NotFinite, PretrainConfig, UserError, from_args, full_path, make_parser, one_line
 
 # %% ../nbs/13_pretrain.ipynb #c5568425

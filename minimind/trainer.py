@@ -28,7 +28,8 @@ from .metrics import MetricsLog, Progress, WandbLog, tell
 # %% auto #0
 __all__ = ['STOP_SIGNALS', 'PLACE', 'MAY_CHANGE', 'keyed_randomness', 'load_data', 'check_numbers', 'load_strictly',
            'model_shape', 'make_model', 'make_optimizer', 'moments', 'load_optimizer', 'interrupt_after',
-           'stop_on_signals', 'Trainer', 'code_digest', 'is_whole', 'plan_is_sound', 'wrong_in_ours', 'load_scaler']
+           'stop_on_signals', 'Trainer', 'code_digest', 'failure', 'is_whole', 'plan_is_sound', 'wrong_in_ours',
+           'load_scaler']
 
 # %% ../nbs/12_trainer.ipynb #d7edc117
 @contextmanager
@@ -188,7 +189,7 @@ class Trainer:
         self.scaler = torch.amp.GradScaler(self.device.type, init_scale=2.0**14, enabled=self.dtype == torch.float16)
         self.run_id, self.wandb_id, self.record, self.validation = from_main(uuid.uuid4().hex[:12]), None, None, None
         self.log = self.wandb = self.lock = self.rows = self.rows_at = self.order_of = None  # as yet
-        self.saved_at = self.saving_at = self.writing = self.writer = self.probe_saved = None
+        self.saved_at = self.saving_at = self.writing = self.tidying = self.writer = None
         self.stop_reason, self.stopping, self.skipped_in_row, self.failed_saves, self.heard = None, False, 0, 0, []
         self.launched_at, self.began = 0, time.monotonic()
         self.store = CheckpointStore(config.name, config.path("checkpoint_dir"), config.path("save_dir"),
@@ -361,7 +362,7 @@ def write(self: Trainer, record):
 @patch
 def close(self: Trainer):
     "Let go of the files and of the lock."
-    if self.writer: self.writer.shutdown()
+    if self.writer: self.tidied(); self.writer.shutdown()
     if self.wandb: self.wandb.close()
     try:
         if self.log: self.log.file.close()
@@ -520,11 +521,11 @@ def checkpoint(self: Trainer) -> tuple[dict, dict]:
 # %% ../nbs/12_trainer.ipynb #d034a7b1
 @patch
 def commit(self: Trainer, number, files, about): # as for `CheckpointStore.commit`
-    "Force the record to disk, then write a checkpoint. Raises OSError."
+    "Force the record to disk, then write a checkpoint; `rotate` is left to `settle`. Raises OSError."
     try:
         if self.log: self.log.sync()
     except OSError: pass  # `write` has told already, and a checkpoint without its record is better than none
-    return self.store.commit(number, files, about)
+    return self.store.commit(number, files, about, rotate=False)
 
 # %% ../nbs/12_trainer.ipynb #745c9bbb
 @patch
@@ -538,20 +539,34 @@ def start_write(self: Trainer):
         self.say(f"the disk of {self.store.folder} has room for fewer than two checkpoints of {nbytes(files):,} bytes")
 
 # %% ../nbs/12_trainer.ipynb #cf900a96
+def failure(job, # a `Future`, or None
+            ) -> str | None:
+    "Wait for a job; what went wrong in it, in words."
+    try: job and job.result()
+    except OSError as e: return e.strerror or str(e)
+    except UserError as e: return str(e)
+
+# %% ../nbs/12_trainer.ipynb #b6797031
 @patch
 def settle(self: Trainer):
     "Wait for the checkpoint that is being written, if one is. `UserError` after three failures in a row."
     if self.saving_at is None: return
-    error = None
-    if self.world.is_main:
-        try: self.writing.result()
-        except OSError as e: error = e.strerror or str(e)
-    error, at, self.saving_at, self.writing = from_main(error, self.device), self.saving_at, None, None
-    self.failed_saves = self.failed_saves + 1 if error else 0
+    kept, error = from_main([failure(self.tidying), failure(self.writing)], self.device)
+    at, before, self.saving_at, self.writing, self.tidying = self.saving_at, self.saved_at, None, None, None
+    self.failed_saves = self.failed_saves + 1 if error or kept else 0
     if self.failed_saves >= 3:
-        raise UserError(f"three checkpoints in a row could not be written to {self.store.folder}: {error}")
-    if error: self.say(f"checkpoint of step {at} could not be written ({error}); the one before is still good")
-    else: self.saved_at = at
+        raise UserError(f"three checkpoints in a row could not be written to {self.store.folder}: {error or kept}")
+    if kept: self.say(f"checkpoints older than step {before} are kept ({kept})")
+    if error: self.say(f"checkpoint of step {at} could not be written ({error}); the one before is still good"); return
+    self.saved_at = at
+    if self.world.is_main: self.tidying = self.writer.submit(self.store.rotate, self.run_id)
+
+# %% ../nbs/12_trainer.ipynb #ba95c8bc
+@patch
+def tidied(self: Trainer):
+    "Wait until older checkpoints are removed; say it when they can't be."
+    kept, self.tidying = failure(self.tidying), None
+    if kept: self.say(f"checkpoints older than step {self.saved_at} are kept ({kept})")
 
 # %% ../nbs/12_trainer.ipynb #db223011
 @patch
@@ -561,9 +576,10 @@ def save(self: Trainer, last=False) -> bool: # of this launch: after a skipped s
     with interrupt_after():
         if self.steps not in (self.saved_at, self.saving_at):
             self.settle()  # one at a time
-            if self.world.is_main: self.start_write()
+            together(lambda: self.start_write() if self.world.is_main else None)
             self.saving_at = self.steps
         if last or not self.config.async_save: self.settle()
+        if last: self.tidied()
     return self.saved_at == self.steps
 
 # %% ../nbs/12_trainer.ipynb #506c08d0
@@ -724,9 +740,9 @@ def place_of_ours(self: Trainer, data): # resume data of ours
     if self.scaler.is_enabled() and data["scaler"]: load_scaler(self.scaler, data["scaler"])
     if self.config.same_bits and not self.config.threads: torch.set_num_threads(theirs["machine"]["threads"])
     self.check_ledger()
-    self.saved_at, self.probe_saved = self.steps, theirs.get("probe_loss")
+    self.saved_at = self.steps
     self.say(f"resuming run {self.run_id} after step {self.steps} of {self.total_steps} (epoch {self.epoch}, position "
-             f"{self.position} of {self.plan.rows}): {self.level(theirs['machine'], self.probe_saved)}")
+             f"{self.position} of {self.plan.rows}): {self.level(theirs['machine'], theirs.get('probe_loss'))}")
 
 # %% ../nbs/12_trainer.ipynb #d0f7f056
 @patch

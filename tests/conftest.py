@@ -1,5 +1,5 @@
 """Where the tests find data and golden values that lie beside the project, and the record of the fault campaign."""
-import json, os, platform, time
+import json, time
 from pathlib import Path
 import pytest
 

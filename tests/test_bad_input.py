@@ -1,6 +1,5 @@
 """A user's mistake ends in one line that names the value and says what to do, exit code 2, and no traceback."""
-import gzip, json, os, sys
-import pytest
+import gzip, os, sys, pytest
 from helpers import PRETRAIN, TINY, places, run, torchrun, write_texts
 from minimind.pretrain import main, parser
 

@@ -1,6 +1,6 @@
 """From JSONL to rows: the original's rows exactly, every token once, one build for many processes, steady memory."""
 import gzip, json, sys
-import numpy as np, pytest
+import numpy as np
 from hypothesis import given, settings, strategies as st
 from helpers import ROOT, run, start, write_texts
 from minimind.dataset import Documents, PretrainDataset, SplitWriter, tokenise

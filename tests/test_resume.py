@@ -1,7 +1,6 @@
 """Stopped after any step and continued, a run ends with the same bytes as one that was never stopped."""
-import signal, sys, time
 import pytest, torch
-from helpers import PRETRAIN, TINY, exact, places, resume_data, run, same_bytes, start, steps, torchrun, write_texts
+from helpers import TINY, places, resume_data, same_bytes, steps, write_texts
 from minimind.checkpoint import CheckpointStore
 from minimind.config import PretrainConfig, UserError, from_args
 from minimind.pretrain import parser

@@ -5,8 +5,8 @@ import pytest, tokenizers
 from hypothesis import given, settings, strategies as st
 from minimind.config import UserError
 from minimind.corpus import corpus_texts
-from minimind.tokenizer import (ADDED_TOKENS, SHIPPED_DATA, SPECIAL_TOKENS, TextTokenizer, load_tokenizer, read_texts,
-                                train_shipped_tokenizer, train_tokenizer)
+from minimind.tokenizer import (ADDED_TOKENS, SHIPPED_DATA, SPECIAL_TOKENS, load_tokenizer, read_texts, train_shipped_tokenizer,
+                                train_tokenizer)
 
 ROOT = Path(__file__).resolve().parents[1]
 SHIPPED = load_tokenizer()

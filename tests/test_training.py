@@ -1,6 +1,6 @@
 """The main job's promise on real text: it learns, and two processes do what one does."""
 import math, sys
-from helpers import PRETRAIN, places, run, steps, torchrun
+from helpers import PRETRAIN, run, steps, torchrun
 from minimind.metrics import read_metrics
 
 def test_poems_on_one_process_and_on_two(tmp_path, shared):

@@ -47,15 +47,23 @@ def watched(tell):
 def before_each(act):
     "Call `act(save, label, kind, path, more)` before each operation of every save, where the label is the same in every save."
     from minimind.checkpoint import CheckpointStore
-    commit, saves = CheckpointStore.commit, itertools.count(1)
-    def told_commit(self, *args):
-        save, seen = next(saves), Counter()
-        def tell(kind, path, more):
-            name = re.sub("[0-9]+", lambda n: "N" if len(n[0]) < 10 else "NNN", "/".join(Path(path).parts[-2:]))
-            seen[label := f"{kind} {name}"] += 1
-            act(save, f"{label} {seen[label]}" if kind == "write" else label, kind, path, more)
-        with watched(tell): return commit(self, *args)
-    CheckpointStore.commit = told_commit
+    save, seen, within = 0, Counter(), []
+    def tell(kind, path, more):
+        name = re.sub("[0-9]+", lambda n: "N" if len(n[0]) < 10 else "NNN", "/".join(Path(path).parts[-2:]))
+        seen[label := f"{kind} {name}"] += 1
+        act(save, f"{label} {seen[label]}" if kind == "write" else label, kind, path, more)
+    def told(method, begins):
+        def planted(self, *args, **kw):
+            nonlocal save
+            if within: return method(self, *args, **kw)
+            if begins: save += 1; seen.clear()
+            within.append(method)
+            try:
+                with watched(tell): return method(self, *args, **kw)
+            finally: within.pop()
+        return planted
+    CheckpointStore.commit = told(CheckpointStore.commit, True)
+    CheckpointStore.rotate = told(CheckpointStore.rotate, False)  # a job of its own, which belongs to the save before
 
 def die(kind, path, more, torn=False):
     "Be killed; `torn`: in the middle of a write."

@@ -1,5 +1,5 @@
 """What is planted into a forked run before it starts: a kill, a wait, a NaN at a chosen place. Used as `Launch(hook=…)`."""
-import os, signal, time
+import os
 
 def acknowledge(path):
     "Append the step to `path` each time a save has returned, as a person would see it."

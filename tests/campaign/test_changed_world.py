@@ -1,7 +1,7 @@
 """The world changes between two launches: what would make it another run is refused or said, the rest makes no difference."""
-import json, os, shutil
+import json, shutil
 import pytest, torch
-from helpers import resume_data, steps, write_texts
+from helpers import resume_data, steps
 from world import NAME, Launch, final, go, small_world
 import plants
 

@@ -150,8 +150,8 @@ def trainer_saves(root, ops):
     flags += ["--cache_dir", root.parent / "cache"]
     trainer, wrote = Trainer(from_args(PretrainConfig, parser.parse_args(list(map(str, flags)))), say=lambda text: None, progress=False), []
     commit = CheckpointStore.commit
-    def told(self, number, *args):
-        commit(self, number, *args)
+    def told(self, number, *args, **kw):
+        commit(self, number, *args, **kw)
         ops.append(("committed", None, None))
         wrote.append((number, bytes_of(self, number)))
     with pytest.MonkeyPatch.context() as m:

@@ -1,13 +1,12 @@
 """Hostile files run no code, are never written through, take no memory, and are refused in one line that names them."""
-import builtins, copy, gzip, io, json, os, pickle, random, reprlib, shutil, subprocess, sys, zlib
+import builtins, copy, io, json, os, pickle, random, reprlib, shutil, subprocess, zlib
 from functools import partial
 from pathlib import Path
 import pytest, torch
-from helpers import resume_data, steps
+from helpers import resume_data
 from hostile import Calls, Place, entries_of, inventory, legacy, listening, odd, open_all, packed_zeros, pickled, resource, tar, zip_of
 from minimind.config import PretrainConfig, UserError
-from minimind.tokenizer import load_tokenizer
-from world import FORK, Launch, go, small_world
+from world import FORK, go, small_world
 
 pytestmark = [pytest.mark.skipif(resource is None or not hasattr(os, "mkfifo"), reason="needs the links, pipes and limits of a Unix"),
               pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")]
@@ -59,7 +58,7 @@ def tried(base, tmp_path, cases, seconds=10, spare=3 << 30):
 
 def judged(place, line, codes, *words):
     "What is wrong with how one case ended."
-    (code, raised, grown, seconds), text = line, place.text.read_text(errors="replace")
+    (code, raised, grown, _), text = line, place.text.read_text(errors="replace")
     if raised: yield f"{raised.strip()[-400:]!r}"
     elif code not in codes: yield f"exit code {code}, not in {codes}: {text[-300:]!r}"
     if "Traceback" in text or code and text.count("minimind-pretrain: error: ") != (code != 75): yield f"not one line: {text[-2000:]!r}"

@@ -96,7 +96,7 @@ def test_notebook_interrupt(tmp_path, kernel, campaign):
 
 def test_an_interrupted_validation(tmp_path, monkeypatch):
     "The steps after it are those of the run whose validation was not interrupted: with dropout."
-    flags, surprise = [*small_world(tmp_path), "--val_fraction", 0.2, "--max_steps", 6], Trainer.surprise
+    flags = [*small_world(tmp_path), "--val_fraction", 0.2, "--max_steps", 6]
     for name in ("whole", "broken"):
         config = from_args(PretrainConfig, parser.parse_args([*map(str, flags), *places(tmp_path / name)]))
         trainer = Trainer(config, say=lambda text: None, progress=False)

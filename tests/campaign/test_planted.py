@@ -4,7 +4,6 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 import pytest
-from helpers import ROOT
 from test_project import copy_of_project
 
 EXACT, HOSTILE = (f"tests/campaign/test_{name}.py" for name in ("exact", "hostile"))
