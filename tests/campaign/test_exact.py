@@ -118,3 +118,35 @@ def test_a_stop_in_the_last_step_of_an_epoch(build, tmp_path, monkeypatch):
     data = resume_data(tmp_path, NAME)
     assert (data["epoch"], data["minimind"]["position"], data["minimind"]["steps"]) == (1, 0, 6)
     assert all(float(s["step"]) == 6 for s in data["optimizer"]["state"].values())
+
+def test_the_same_bits_need_as_many_threads(build, tmp_path):
+    "With `--same_bits 1` a resume takes over the number of threads, unless it was given one."
+    before = torch.get_num_threads()
+    try:
+        finish(build(tmp_path, "--same_bits", 1, "--threads", 2, "--stop_after", 1))
+        torch.set_num_threads(1)
+        for given, used in ((0, 2), (1, 1)):
+            build(tmp_path, "--same_bits", 1, "--threads", given, "--from_resume", 1)
+            assert torch.get_num_threads() == used
+    finally: torch.set_num_threads(before)
+
+def test_a_gradient_that_does_not_fit(build, tmp_path, monkeypatch):
+    "With `--same_bits 1` a gradient beyond the range of fixed point is a step that is skipped, not one that wraps around."
+    t, forward = build(tmp_path, "--same_bits", 1), Trainer.forward
+    def steep(self, *args):
+        out = forward(self, *args)
+        if self.steps == 1: out.loss = out.loss * 1e12
+        return out
+    monkeypatch.setattr(Trainer, "forward", steep)
+    kinds = [t.step().get("kind") for _ in range(3)]
+    assert kinds == [None, "skip", None] and t.skipped == 1 and all(p.isfinite().all() for p in t.model.parameters())
+    t.close()
+
+def test_other_arithmetic_is_told(build, tmp_path, monkeypatch):
+    "A machine that is the same by name and computes another loss is not called exact."
+    finish(build(tmp_path, "--stop_after", 1))
+    build(tmp_path, "--from_resume", 1, said=(same := []))
+    probe = Trainer.probe_loss
+    monkeypatch.setattr(Trainer, "probe_loss", lambda self: probe(self) + 1e-6)
+    build(tmp_path, "--from_resume", 1, said=(other := []))
+    assert "exact, bit for bit" in same[-1] and "exact" not in other[-1] and "the loss on two rows" in other[-1]
