@@ -40,11 +40,12 @@ def campaign(request):
     return campaign
 
 def pytest_terminal_summary(terminalreporter, exitstatus, config):
-    "Print the campaign's figures; a full one that passed also goes into the file that the checkpoint notebook shows."
+    "Print the campaign's figures; a full one of whole files that passed also goes into the file that the checkpoint notebook shows."
     campaign = config.stash[RUNNING]
     if campaign.rows: terminalreporter.section("fault campaign")
     for fault, row in campaign.rows.items(): terminalreporter.write_line(f"{fault:<44} 0 of {row['cases']:>7,} {row['unit']:<8} {row['seconds']:6.0f} s")
-    if campaign.full and exitstatus == 0 and campaign.rows:
+    part = config.option.keyword or config.option.markexpr or any("::" in arg for arg in config.args)  # of a fault's tests, perhaps
+    if campaign.full and exitstatus == 0 and campaign.rows and not part:
         old = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
         rows = {k: row | dict(seconds=round(row["seconds"], 1)) for k, row in campaign.rows.items()}
         FIGURES.write_text(json.dumps(dict(sorted((old | rows).items())), indent=1, ensure_ascii=False) + "\n")

@@ -114,12 +114,16 @@ def fill(path):
             while f.write(bytes(4096)): pass
         except OSError: pass
 
+def remove(path):
+    "Remove a folder in which another thread may be removing, too."
+    while os.path.exists(path): shutil.rmtree(path, ignore_errors=True)
+
 def at_step(step, what, path):
     "Before optimizer step number `step`, take the folder away, make it read-only or fill its disk."
     from minimind.trainer import Trainer
     one_step = Trainer.one_step
     def late(self):
-        if self.steps == step - 1 and self.world.is_main: dict(removed=shutil.rmtree, read_only=make_read_only, filled=fill)[what](path)
+        if self.steps == step - 1 and self.world.is_main: dict(removed=remove, read_only=make_read_only, filled=fill)[what](path)
         return one_step(self)
     Trainer.one_step = late
 

@@ -1,5 +1,5 @@
 """Small and quick: each promise of a resume in a test of its own, so that `test_planted.py` can break them one by one."""
-import math, os, signal
+import math, os, signal, threading
 import numpy as np, pytest, torch
 from helpers import places, resume_data, steps
 from mishaps import not_finite
@@ -150,3 +150,17 @@ def test_other_arithmetic_is_told(build, tmp_path, monkeypatch):
     monkeypatch.setattr(Trainer, "probe_loss", lambda self: probe(self) + 1e-6)
     build(tmp_path, "--from_resume", 1, said=(other := []))
     assert "exact, bit for bit" in same[-1] and "exact" not in other[-1] and "the loss on two rows" in other[-1]
+
+def test_a_save_in_the_background_holds_its_step(build, tmp_path, monkeypatch):
+    "What is written while training goes on is the state at the save; the last save is waited for."
+    t, commit, go_on = build(tmp_path, "--async_save", 1, "--save_interval", 2, "--stop_after", 3), Trainer.commit, threading.Event()
+    def late(self, *args): go_on.wait(60); return commit(self, *args)
+    monkeypatch.setattr(Trainer, "commit", late)
+    records = iter(t)
+    for _ in range(2): next(records)
+    wanted = {k: v.clone() for k, v in t.model.state_dict().items()}
+    t.save(); t.step(); go_on.set(); t.settle()
+    assert t.saved_at == 2 and all(torch.equal(v, wanted[k]) for k, v in t.store.load(2)["model"].items())
+    assert not all(torch.equal(v, wanted[k]) for k, v in t.model.state_dict().items())
+    finish(t)
+    assert t.saved_at == t.steps and int(t.store.generations()[0].name) == t.steps
