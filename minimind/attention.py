@@ -11,7 +11,7 @@ from .config import MiniMindConfig
 from .rope import apply_rope
 
 # %% auto #0
-__all__ = ['RMSNorm', 'document_mask', 'cached_mask', 'Attention']
+__all__ = ['RMSNorm', 'document_mask', 'Packed', 'by_document', 'cached_mask', 'Attention']
 
 # %% ../nbs/02_attention.ipynb #74083c1e
 class RMSNorm(nn.Module):
@@ -30,6 +30,37 @@ def document_mask(document_ids, # (B, T) number of the document that each token 
     T = document_ids.shape[1]
     same = document_ids[:, None, :, None] == document_ids[:, None, None, :]
     return same & torch.ones(T, T, dtype=torch.bool, device=document_ids.device).tril()
+
+# %% ../nbs/02_attention.ipynb #86e8da3a
+class Packed:
+    "Where the documents of a micro-batch lie, for attention that stays within them: a mask, or their bounds."
+    def __init__(self, document_ids, # (B, T) number of the document that each token belongs to
+                 short=512): # rows up to this length get a mask; on a GPU none does
+        self.mask = None if document_ids.is_cuda or document_ids.shape[1] > short else document_mask(document_ids)
+        if self.mask is not None: return
+        new = document_ids.new_ones(document_ids.shape, dtype=torch.bool)
+        new[:, 1:] = document_ids[:, 1:] != document_ids[:, :-1]
+        starts = new.flatten().nonzero().flatten()
+        self.bounds = F.pad(starts, (0, 1), value=new.numel()).int()  # (n + 1,), in the flattened micro-batch
+        self.lengths = self.bounds.diff().tolist()
+
+# %% ../nbs/02_attention.ipynb #bb5bc77a
+@torch.compiler.disable
+def by_document(q, k, v, # (B, H, T, d), (B, K, T, d), (B, K, T, d)
+                packed, # a `Packed`
+                dropout=0.0):
+    "Causal attention of each document by itself, (B, H, T, d)."
+    B, _, T, d = q.shape
+    laid_out = [x.transpose(1, 2).flatten(0, 1) for x in (q, k, v)]  # (B * T, H or K, d)
+    if q.is_cuda and q.dtype != torch.float32 and not dropout:
+        from torch.nn.attention.varlen import varlen_attn
+        y = varlen_attn(*laid_out, packed.bounds, packed.bounds, max(packed.lengths), max(packed.lengths),
+                        window_size=(-1, 0), enable_gqa=True)
+    else:
+        parts = zip(*(x.transpose(0, 1)[None].split(packed.lengths, 2) for x in laid_out))
+        y = torch.cat([F.scaled_dot_product_attention(*p, dropout_p=dropout, is_causal=True, enable_gqa=True) for p in parts], 2)
+        y = y[0].transpose(0, 1)
+    return y.unflatten(0, (B, T)).transpose(1, 2)
 
 # %% ../nbs/02_attention.ipynb #9adf463d
 def cached_mask(start, # tokens already in the cache
@@ -53,15 +84,17 @@ class Attention(nn.Module):
 
     def forward(self, x, # (B, T, D)
                 cos, sin, # rotary tables of these T positions, (T, d) or (B, 1, T, d)
-                mask=None, # (B, 1, T, T) bool; None is plain causal
+                packed=None, # a `Packed` when the rows hold several documents; None is plain causal
                 past=None): # keys and values of earlier tokens, each (B, K, start, d)
         "The output (B, T, D), and keys and values (B, K, start + T, d) to pass as `past` next time."
         q, k = self.q_norm(self.heads(self.q_proj(x))), self.k_norm(self.heads(self.k_proj(x)))
         q, k = apply_rope(q.transpose(1, 2), cos, sin), apply_rope(k.transpose(1, 2), cos, sin)
-        v, T = self.heads(self.v_proj(x)).transpose(1, 2), x.shape[1]
-        if past is not None:
-            k, v = torch.cat((past[0], k), 2), torch.cat((past[1], v), 2)
-            if T > 1: mask = cached_mask(past[0].shape[2], T, x.device)
-        y = F.scaled_dot_product_attention(q, k, v, mask, self.dropout if self.training else 0.0,
-                                           is_causal=mask is None and past is None, enable_gqa=True)
+        v, T, dropout = self.heads(self.v_proj(x)).transpose(1, 2), x.shape[1], self.dropout if self.training else 0.0
+        if packed is not None and packed.mask is None: y = by_document(q, k, v, packed, dropout)
+        else:
+            mask = packed.mask if packed is not None else None
+            if past is not None:
+                k, v = torch.cat((past[0], k), 2), torch.cat((past[1], v), 2)
+                if T > 1: mask = cached_mask(past[0].shape[2], T, x.device)
+            y = F.scaled_dot_product_attention(q, k, v, mask, dropout, mask is None and past is None, enable_gqa=True)
         return F.dropout(self.o_proj(y.transpose(1, 2).flatten(2)), self.dropout, self.training), (k, v)

@@ -230,6 +230,7 @@ class PretrainConfig:
     allow_rebatch: bool = opt(False, "let a resume change the rows in an optimizer step")
     stop_after: int = opt(0, "save and leave after this many optimizer steps in this launch (0: go on)")
     max_minutes: float = opt(0.0, "save and leave after this many minutes (0: go on)")
+    dry_run: bool = opt(False, "say what the run needs in memory, on disk and in time; train and write nothing")
     use_wandb: bool = opt(False, "log to Weights & Biases")
     wandb_project: str = opt("MiniMind-Pretrain", "its project")
 

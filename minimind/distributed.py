@@ -8,6 +8,7 @@ import ctypes, math, os, signal, socket, sys
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 import torch
 import torch.distributed as dist
 from .config import UserError
@@ -15,9 +16,9 @@ from .model import eagerly
 from .dataset import empty_batch
 
 # %% auto #0
-__all__ = ['POINT', 'World', 'world_from_environment', 'choose_device', 'choose_dtype', 'end_with_launcher', 'loopback_store',
-           'init_distributed_mode', 'contact_lost', 'leave', 'all_sum', 'main_process', 'from_main', 'together',
-           'wrap_model', 'held_back', 'FixedPointSum']
+__all__ = ['POINT', 'World', 'world_from_environment', 'choose_device', 'choose_dtype', 'device_memory', 'end_with_launcher',
+           'loopback_store', 'init_distributed_mode', 'contact_lost', 'leave', 'all_sum', 'main_process', 'from_main',
+           'together', 'wrap_model', 'held_back', 'FixedPointSum']
 
 # %% ../nbs/09_distributed.ipynb #d5b4b68a
 @dataclass
@@ -75,6 +76,18 @@ def choose_dtype(name, # auto, bfloat16, float16, float32
     if device.type == "cuda": has = torch.cuda.is_bf16_supported(including_emulation=False)
     if device.type == "cpu": has = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)()
     return torch.bfloat16 if has else torch.float32
+
+# %% ../nbs/09_distributed.ipynb #ac98bf8b
+def device_memory(device # a `torch.device`
+                  ) -> int:
+    "Bytes that the device has in all; 0 when that can't be told."
+    if device.type == "cuda": return torch.cuda.mem_get_info(device)[1]
+    try: sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    except (AttributeError, OSError, ValueError): return 0
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):  # of a container: control groups, version 2 and 1
+        try: sizes.append(int(Path("/sys/fs/cgroup", name).read_text()))
+        except (OSError, ValueError): pass
+    return min(sizes)
 
 # %% ../nbs/09_distributed.ipynb #43c1e7a2
 def end_with_launcher():

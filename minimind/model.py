@@ -6,18 +6,19 @@
 from __future__ import annotations
 import sys
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 import torch
 from torch import nn
 from torch.nn import functional as F
 from .config import MiniMindConfig, UserError
 from .rope import document_positions, rope_tables
-from .attention import Attention, RMSNorm, document_mask
+from .attention import Attention, Packed, RMSNorm
 from .moe import FeedForward, MOEFeedForward
 
 # %% auto #0
-__all__ = ['MiniMindBlock', 'check_length', 'MiniMindModel', 'next_token_loss', 'init_weights', 'CausalLMOutput',
-           'MiniMindForCausalLM', 'count_parameters', 'pick', 'eagerly', 'generate']
+__all__ = ['MiniMindBlock', 'check_length', 'MiniMindModel', 'next_tokens', 'next_token_loss', 'ChunkedCrossEntropy',
+           'chunked_loss', 'init_weights', 'CausalLMOutput', 'MiniMindForCausalLM', 'count_parameters', 'pick',
+           'eagerly', 'generate', 'saved_bytes', 'memory_plan']
 
 # %% ../nbs/04_model.ipynb #68cb105c
 class MiniMindBlock(nn.Module):
@@ -29,9 +30,9 @@ class MiniMindBlock(nn.Module):
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.mlp = (MOEFeedForward if config.use_moe else FeedForward)(config)
 
-    def forward(self, x, cos, sin, mask=None, past=None, real=None):
+    def forward(self, x, cos, sin, packed=None, past=None, real=None):
         "The stream after the block, and keys and values for `past`; `real` (B, T) bool marks non-padding for a router."
-        gathered, kv = self.self_attn(self.input_layernorm(x), cos, sin, mask, past)
+        gathered, kv = self.self_attn(self.input_layernorm(x), cos, sin, packed, past)
         x = x + gathered
         thought = self.post_attention_layernorm(x)
         return x + (self.mlp(thought, real) if isinstance(self.mlp, MOEFeedForward) else self.mlp(thought)), kv
@@ -63,27 +64,81 @@ class MiniMindModel(nn.Module):
         start = past_key_values[0][0].shape[2] if past_key_values else 0
         if start and document_ids is not None: raise UserError("a cache continues one text: give it no document_ids")
         check_length(start + input_ids.shape[1], self.config)
-        if document_ids is None: where, mask, real = slice(start, start + input_ids.shape[1]), None, None
+        if document_ids is None: where, packed, real = slice(start, start + input_ids.shape[1]), None, None
         else:
             where, real = document_positions(document_ids)[:, None], document_ids >= 0
-            mask = document_mask(document_ids)
+            packed = Packed(document_ids)
         x, cos, sin, kvs = self.embed_tokens(input_ids), self.freqs_cos[where], self.freqs_sin[where], []
         x = F.dropout(x, self.config.dropout, self.training)
         for i, layer in enumerate(self.layers):
-            x, kv = layer(x, cos, sin, mask, past_key_values[i] if past_key_values else None, real)
+            x, kv = layer(x, cos, sin, packed, past_key_values[i] if past_key_values else None, real)
             kvs.append(kv)
         aux = sum(layer.mlp.aux_loss for layer in self.layers) if self.config.use_moe else x.new_zeros(())
         return self.norm(x), kvs, aux
 
 # %% ../nbs/04_model.ipynb #920685b4
+def next_tokens(labels, # (B, T): the token itself; -100 where it is no target
+                ) -> torch.Tensor:
+    "The target of each output, (B, T): the label of the token after it; -100 for none."
+    return F.pad(labels[:, 1:], (0, 1), value=-100)  # labels are moved, not logits: those are large
+
+# %% ../nbs/04_model.ipynb #da891cbc
 def next_token_loss(logits, # (B, T, V)
                     labels, # (B, T): the token itself; -100 where it is no target
                     num_items_in_batch=None, # divide by this instead of the number of targets here
                     ) -> torch.Tensor:
     "Cross-entropy of each token given those before it, in nats: its sum over the targets, divided by their number."
-    targets = F.pad(labels[:, 1:], (0, 1), value=-100).flatten()  # labels are moved, not logits: those are large
+    targets = next_tokens(labels).flatten()
     total = F.cross_entropy(logits.flatten(0, 1).float(), targets, ignore_index=-100, reduction="sum")
     return total / ((targets != -100).sum().clamp(min=1) if num_items_in_batch is None else num_items_in_batch)
+
+# %% ../nbs/04_model.ipynb #c8bfad5c
+class ChunkedCrossEntropy(torch.autograd.Function):
+    "The targets' surprise, summed, times `scale`, in nats, from hidden states and the head, a few rows of logits at a time."
+    @staticmethod
+    def forward(ctx, hidden, # (N, D)
+                weight, # (V, D) of the head
+                targets, # (N,) token ids
+                scale, # of the loss, usually 1 over the number of targets
+                rows, # scored at a time
+                needs_grad): # compute the gradients as well, since they are cheap here
+        kind = torch.get_autocast_dtype(hidden.device.type) if torch.is_autocast_enabled(hidden.device.type) else hidden.dtype
+        narrow, total = weight.to(kind), hidden.new_zeros((), dtype=torch.float32)
+        early = 1.0 if kind == torch.float16 else scale  # float16 would lose small numbers to it
+        if needs_grad: d_hidden, d_weight = torch.empty_like(hidden), torch.zeros_like(weight)
+        for a in range(0, len(targets), rows):
+            h, t = hidden[a:a + rows].to(kind), targets[a:a + rows, None]
+            scores = F.linear(h, narrow).float()
+            norm = scores.logsumexp(-1, keepdim=True)
+            total += (norm - scores.gather(1, t)).sum()
+            if not needs_grad: continue
+            p = scores.sub_(norm).exp_()
+            g = p.scatter_add_(1, t, p.new_full(t.shape, -1.0)).mul_(early).to(kind)  # softmax minus one-hot
+            d_hidden[a:a + rows] = g @ narrow
+            d_weight += g.T @ h
+        ctx.gradients, ctx.late = (d_hidden, d_weight) if needs_grad else None, scale / early
+        return total * scale
+
+    @staticmethod
+    def backward(ctx, d_total):
+        if ctx.gradients is None: raise RuntimeError("the gradients of this loss were used up by an earlier backward")
+        (d_hidden, d_weight), ctx.gradients, d_total = ctx.gradients, None, d_total * ctx.late
+        return d_hidden.mul_(d_total), d_weight.mul_(d_total), None, None, None, None
+
+# %% ../nbs/04_model.ipynb #bff76e68
+def chunked_loss(hidden, # (B, T, D) hidden states
+                 weight, # (V, D) of the head
+                 labels, # as for `next_token_loss`
+                 num_items_in_batch=None, # as for `next_token_loss`
+                 ) -> torch.Tensor:
+    "`next_token_loss` of the logits `hidden @ weight.T`, which are never there all at once."
+    targets = next_tokens(labels).flatten()
+    real = (targets != -100).nonzero().flatten()
+    rows = max(512, (1 << 26) // len(weight)) if hidden.is_cuda else 512
+    picked = hidden.flatten(0, 1)[real]
+    needs_grad = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
+    scale = 1 / (max(1, len(real)) if num_items_in_batch is None else num_items_in_batch)
+    return ChunkedCrossEntropy.apply(picked, weight, targets[real], scale, rows, needs_grad)
 
 # %% ../nbs/04_model.ipynb #06013200
 def init_weights(module, # each module of the model in turn
@@ -97,8 +152,12 @@ class CausalLMOutput:
     "What the model returns; `loss` is None without labels."
     loss: torch.Tensor # mean surprise of the targets, nats
     aux_loss: torch.Tensor # the router's balance term, to be added to the loss in training (0 when dense)
-    logits: torch.Tensor # (B, T, V)
+    hidden: torch.Tensor # (B, T, D) states behind the last norm
+    head: torch.Tensor # (V, D) weights that turn a state into logits
     past_key_values: list # keys and values of each layer, (B, K, S, head_dim)
+
+    @property
+    def logits(self): return F.linear(self.hidden, self.head.to(self.hidden.dtype))  # (B, T, V), computed at each call
 
 # %% ../nbs/04_model.ipynb #85351ab8
 class MiniMindForCausalLM(nn.Module):
@@ -119,9 +178,8 @@ class MiniMindForCausalLM(nn.Module):
                 ) -> CausalLMOutput:
         "Scores for every next token and, with labels, the loss."
         hidden, kvs, aux = self.model(input_ids, document_ids, past_key_values)
-        logits = self.lm_head(hidden)
-        loss = None if labels is None else next_token_loss(logits, labels, num_items_in_batch)
-        return CausalLMOutput(loss, aux, logits, kvs)
+        loss = None if labels is None else chunked_loss(hidden, self.lm_head.weight, labels, num_items_in_batch)
+        return CausalLMOutput(loss, aux, hidden, self.lm_head.weight, kvs)
 
 # %% ../nbs/04_model.ipynb #40a97216
 def count_parameters(model) -> int:
@@ -171,10 +229,46 @@ def generate(model, # a `MiniMindForCausalLM`
     try:
         for _ in range(max_new_tokens):
             with eagerly(): out = model(new, past_key_values=past)
-            new = pick(out.logits[:, -1], temperature, top_k, top_p, generator).masked_fill(done, eos)
+            new = pick(model.lm_head(out.hidden[:, -1]), temperature, top_k, top_p, generator).masked_fill(done, eos)
             past, input_ids, done = out.past_key_values, torch.cat((input_ids, new), 1), done | (new == eos)
             if done.all(): break
     finally: model.train(was_training)
     return input_ids
 
 MiniMindForCausalLM.generate = generate
+
+# %% ../nbs/04_model.ipynb #38e3c2a3
+def saved_bytes(config, # a `MiniMindConfig`
+                rows, length, # of a micro-batch
+                dtype) -> int: # of the arithmetic
+    "Bytes that backward keeps of a forward pass through the blocks, besides the parameters (on the CPU, uncompiled)."
+    small = replace(config, vocab_size=8, bos_token_id=1, eos_token_id=2)
+    with torch.random.fork_rng(devices=[]): model = MiniMindForCausalLM(small)
+    own, kept = {p.data_ptr() for p in model.parameters()}, {}
+    def keep(t):
+        if t.data_ptr() not in own: kept[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
+        return t
+    ids = torch.zeros(rows, length, dtype=torch.long)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t), \
+         torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+        hidden = model.model(ids, document_ids=ids)  # its graph holds all of them as long as we look
+    return sum(kept.values())
+
+# %% ../nbs/04_model.ipynb #9236eb9b
+def memory_plan(config, # a `MiniMindConfig`
+                rows, length, # of a micro-batch
+                dtype=torch.float32, # of the arithmetic
+                several=True, # micro-batches in a step
+                same_bits=False, # gradients are added in fixed point
+                ) -> dict:
+    "Bytes that a training step needs on one process, by what for; `total` is less than their sum without `several`."
+    at = lambda layers, n: saved_bytes(replace(config, num_hidden_layers=layers), n, length, dtype)
+    (a, b), (c, d), L = (at(1, 1), at(1, 2)), (at(2, 1), at(2, 2)), config.num_hidden_layers
+    first, each = a + (b - a) * (rows - 1), (c - a) + (d - c - b + a) * (rows - 1)  # one layer, and each further one
+    with torch.device("meta"): P = count_parameters(MiniMindForCausalLM(config))
+    V, D, width = config.vocab_size, config.hidden_size, torch.empty((), dtype=dtype).element_size()
+    plan = dict(parameters=4 * P, gradients=4 * P, optimizer=8 * P, activations=first + each * (L - 1),
+                loss=(rows * length * D + V * D * (width < 4)) * width + 4 * V * D + 512 * V * (8 + width))
+    if same_bits: plan["fixed-point sum"] = 8 * P
+    overlap = 0 if several or same_bits else min(plan["gradients"], plan["activations"] + plan["loss"])
+    return plan | dict(total=sum(plan.values()) - overlap)

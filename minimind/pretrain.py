@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['EXIT_USER', 'EXIT_NOT_FINITE', 'EXIT_STOPPED', 'EXIT_LOST', 'parser', 'complain', 'flags', 'continue_command',
-           'announce', 'floor_of', 'verdict', 'samples', 'conclude', 'lost', 'restarted', 'stop_code', 'main', 'cli']
+           'announce', 'memory_of', 'dry_run', 'out_of_memory', 'advice', 'floor_of', 'verdict', 'samples', 'conclude',
+           'lost', 'restarted', 'stop_code', 'main', 'cli']
 
 # %% ../nbs/13_pretrain.ipynb #cd928aa7
 import os, shlex, signal, sys
@@ -65,6 +66,45 @@ def announce(trainer):
     say(f"plan     {trainer.total_steps:,} optimizer steps of {p.global_batch} rows "
         f"({p.batch_size} at a time on each process)")
     say(f"files    {c.path('save_dir')}, {c.path('checkpoint_dir')}, {c.path('cache_dir')}")
+
+# %% ../nbs/13_pretrain.ipynb #7bf106b7
+def memory_of(trainer) -> dict:
+    "What `memory_plan` says about a run's steps on one process."
+    from minimind.model import memory_plan
+    c, p = trainer.config, trainer.plan
+    several = p.shared_out(trainer.world.world_size)[1] > 1
+    return memory_plan(trainer.model.config, p.batch_size, c.max_seq_len, trainer.dtype, several, c.same_bits)
+
+def dry_run(trainer, # just made
+            n=3): # steps that are timed, after one that is not
+    "Print what a run needs in memory, on disk and in time."
+    import time
+    from minimind.metrics import clock
+    memory, say, mib = memory_of(trainer), trainer.say, lambda n: f"{n / 2**20:,.0f} MiB"
+    parts = ", ".join(f"{name} {mib(size)}" for name, size in memory.items() if name != "total")
+    say(f"memory   {mib(memory['total'])} for each process, besides what torch itself takes: {parts}")
+    size = memory["parameters"] // 4 * 14
+    say(f"disk     {mib(size)} a checkpoint; the newest two are kept, and a third while it is written")
+    if trainer.finished: say("time     none: the run is complete"); return
+    seconds, left = [], trainer.total_steps - trainer.steps
+    for _ in range(min(n + 1, left)):
+        began = time.perf_counter(); trainer.one_step(); seconds.append(time.perf_counter() - began)
+    each = sorted(seconds[1:] or seconds)[len(seconds[1:]) // 2]
+    say(f"time     {each:.2f} s a step on this machine, {clock(each * left)} (h:mm:ss) for {left:,} steps, besides validations and saves")
+
+# %% ../nbs/13_pretrain.ipynb #940924cb
+def out_of_memory(error) -> bool: # an exception
+    "Whether memory was asked for that is not there."
+    text = str(error)
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or any(
+        words in text for words in ("can't allocate memory", "not enough memory", "out of memory"))
+
+def advice(config: PretrainConfig) -> str:
+    "What to do when memory is out, in a line."
+    b, a, smaller = config.batch_size, config.accumulation_steps, "a smaller --hidden_size or --num_hidden_layers"
+    if b > 1: return (f"out of memory: --batch_size {-(-b // 2)} --accumulation_steps {a * 2} needs about half as much for its rows "
+                      f"and has as many in a step; else {smaller}")
+    return f"out of memory with one row at a time: give a smaller --max_seq_len, or {smaller}"
 
 # %% ../nbs/13_pretrain.ipynb #ac869e51
 def floor_of(data, # a `PretrainDataset` of built-in texts
@@ -147,6 +187,7 @@ def main(args) -> int:
         from minimind.distributed import leave
         trainer = Trainer(config)
         announce(trainer)
+        if config.dry_run: dry_run(trainer); trainer.ddp = trainer.model; leave(); return 0
         with stop_on_signals(None, trainer.heard):
             reason = trainer.fit()
             conclude(trainer, reason)
@@ -155,7 +196,8 @@ def main(args) -> int:
         return 0 if reason == "finished" else stop_code()
     except UserError as e: return complain(e, rank, EXIT_USER)
     except NotFinite as e: return complain(e, rank, EXIT_NOT_FINITE)
-    except RuntimeError as e:
+    except (RuntimeError, MemoryError) as e:
+        if out_of_memory(e): return complain(advice(config), rank, EXIT_USER)
         from minimind.distributed import contact_lost
         if not contact_lost(e): raise
         return lost(e, trainer, rank)

@@ -13,13 +13,13 @@ import torch
 from fastcore.basics import patch
 from torch.utils.data import DataLoader
 from .config import NotFinite, PretrainConfig, UserError, weight_name
-from .model import MiniMindForCausalLM, eagerly
+from .model import MiniMindForCausalLM, count_parameters, eagerly
 from .corpus import write_corpus
 from .tokenizer import load_tokenizer
 from .dataset import Documents, PretrainDataset, as_it_comes, count_targets, empty_batch, tokenise
 from .sampler import (Plan, SkipBatchSampler, epoch_order, extend_ledger, make_plan, micro_batches, mixed_key,
                               steps_in_epoch)
-from .distributed import (POINT, FixedPointSum, all_sum, choose_dtype, from_main, held_back,
+from .distributed import (POINT, FixedPointSum, all_sum, choose_dtype, device_memory, from_main, held_back,
                                   init_distributed_mode, together, wrap_model)
 from .checkpoint import (CheckpointStore, RunLock, checkpoint_files, copied, json_or_none, load_original,
                                  load_resume, nbytes)
@@ -27,7 +27,7 @@ from .metrics import MetricsLog, Progress, WandbLog, tell
 
 # %% auto #0
 __all__ = ['STOP_SIGNALS', 'PLACE', 'MAY_CHANGE', 'keyed_randomness', 'load_data', 'check_numbers', 'load_strictly',
-           'model_shape', 'make_model', 'make_optimizer', 'moments', 'load_optimizer', 'interrupt_after',
+           'model_shape', 'check_fits', 'make_model', 'make_optimizer', 'moments', 'load_optimizer', 'interrupt_after',
            'stop_on_signals', 'Trainer', 'code_digest', 'failure', 'is_whole', 'plan_is_sound', 'wrong_in_ours',
            'load_scaler']
 
@@ -90,12 +90,23 @@ def model_shape(config, # a `PretrainConfig`
         raise UserError(f"max_seq_len {config.max_seq_len} is more than max_position_embeddings {most}: lower it")
     return shape
 
+# %% ../nbs/12_trainer.ipynb #d103b74b
+def check_fits(shape, # a `MiniMindConfig`
+               device):
+    "Raise `UserError` when the parameters, gradients and moments of a model are more than the device's memory."
+    with torch.device("meta"): n = count_parameters(MiniMindForCausalLM(shape))
+    there = device_memory(device)
+    if 0 < there < 16 * n:
+        raise UserError(f"a model of {n / 1e6:,.0f} million parameters needs {16 * n / 2**30:,.1f} GiB and more to train, {device} has "
+                        f"{there / 2**30:,.1f} GiB: give a smaller --hidden_size or --num_hidden_layers")
+
 # %% ../nbs/12_trainer.ipynb #389af1d2
 def make_model(config, # a `PretrainConfig`
                tokenizer, # decides the vocabulary
                device) -> MiniMindForCausalLM:
     "The model with its initial weights: drawn from the seed, or read from `--from_weight`. Raises `UserError`."
     shape = model_shape(config, tokenizer)
+    check_fits(shape, device)
     with keyed_randomness(config.seed): model = MiniMindForCausalLM(shape)
     if config.from_weight != "none":
         path = config.path("save_dir") / f"{weight_name(config.from_weight, config)}.pth"
