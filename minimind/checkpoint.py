@@ -20,9 +20,9 @@ from .sampler import Plan, micro_batches
 # %% auto #0
 __all__ = ['TOLD', 'HashingFile', 'fsync_folder', 'make_folder', 'save_hashed', 'seal', 'json_or_none', 'sound', 'verify',
            'run_id_of', 'same_bytes', 'keep_old', 'point', 'CheckpointStore', 'free_name', 'nbytes', 'check_zip',
-           'check_plain', 'load_plain', 'RunLock', 'load_agreed', 'plain_state', 'checkpoint_files', 'copied',
-           'lm_checkpoint', 'load_original', 'original_resume', 'load_resume', 'find', 'list_lines', 'verify_lines',
-           'named_tensors', 'show_lines', 'compare_lines', 'plan_lines', 'rollback_lines', 'console']
+           'check_plain', 'load_plain', 'RunLock', 'load_agreed', 'plain_state', 'half_weights', 'checkpoint_files',
+           'copied', 'lm_checkpoint', 'load_original', 'original_resume', 'load_resume', 'find', 'list_lines',
+           'verify_lines', 'named_tensors', 'show_lines', 'compare_lines', 'plan_lines', 'rollback_lines', 'console']
 
 # %% ../nbs/10_checkpoint.ipynb #44b74ec0
 class HashingFile:
@@ -250,6 +250,7 @@ def free_bytes(self: CheckpointStore) -> int:
 def write(self: CheckpointStore, tmp, # the folder to make
           number, files, about): # as for `commit`
     "Write a generation's folder, on disk when this returns. Raises OSError."
+    files = {name: data(files) if callable(data) else data for name, data in files.items()}
     free, needed = self.free_bytes(), nbytes(files)
     if free < needed: raise OSError(errno.ENOSPC, f"no room: {needed:,} bytes are needed and {free:,} are free")
     tmp.mkdir()
@@ -279,7 +280,7 @@ def unfinished(self: CheckpointStore, generation) -> bool: # the newest one
 # %% ../nbs/10_checkpoint.ipynb #507e3504
 @patch
 def commit(self: CheckpointStore, number, # of the generation: the optimizer steps of the run so far
-           files, # name -> what `torch.save` is to write
+           files, # name -> what `torch.save` is to write, or a function that makes it of `files`
            about, # further entries of the manifest: run_id, step, ...
            rotate=True): # as for `finish`
     "Write a generation and make it the newest one. Raises OSError, and removes what it began, when it can't."
@@ -413,6 +414,10 @@ def plain_state(model) -> dict:
     return {k: v.detach().cpu() for k, v in getattr(model, "module", model).state_dict().items()}
 
 # %% ../nbs/10_checkpoint.ipynb #9dfc48fa
+def half_weights(files) -> dict: # of a generation
+    "The model of a resume file in half precision."
+    return {k: v.half() for k, v in files["resume.pth"]["model"].items()}
+
 TOLD = ("run_id", "steps", "position", "tokens", "ledger", "probe_loss", "plan", "machine", "fingerprints")
 
 def checkpoint_files(model, optimizer=None, scaler=None, # what to save; the scaler is a GradScaler
@@ -426,15 +431,16 @@ def checkpoint_files(model, optimizer=None, scaler=None, # what to save; the sca
     state, state_of = plain_state(model), lambda x: x.state_dict() if x else {}
     resume = dict(model=state, optimizer=state_of(optimizer), scaler=state_of(scaler), epoch=epoch, step=step,
                   world_size=world_size, wandb_id=wandb_id, minimind=minimind)
-    half = {k: v.half() for k, v in state.items()}
     told = {k: minimind[k] for k in TOLD if k in minimind}
-    return {"weights.pth": half, "resume.pth": resume}, dict(epoch=epoch) | told
+    return {"weights.pth": half_weights, "resume.pth": resume}, dict(epoch=epoch) | told
 
 # %% ../nbs/10_checkpoint.ipynb #527872ab
-def copied(data):
+def copied(data, old=None): # an earlier result, whose memory is used again where it fits
     "Nested dictionaries, lists and tuples with every tensor copied to the CPU."
-    if isinstance(data, torch.Tensor): return data.detach().to("cpu", copy=True)
-    if isinstance(data, dict): return {k: copied(v) for k, v in data.items()}
+    if isinstance(data, torch.Tensor):
+        fits = isinstance(old, torch.Tensor) and old.shape == data.shape and old.dtype == data.dtype
+        return old.copy_(data.detach()) if fits else data.detach().to("cpu", copy=True)
+    if isinstance(data, dict): return {k: copied(v, old.get(k) if isinstance(old, dict) else None) for k, v in data.items()}
     return type(data)(map(copied, data)) if isinstance(data, (list, tuple)) else data
 
 # %% ../nbs/10_checkpoint.ipynb #1006881b

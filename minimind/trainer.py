@@ -200,7 +200,7 @@ class Trainer:
         self.scaler = torch.amp.GradScaler(self.device.type, init_scale=2.0**14, enabled=self.dtype == torch.float16)
         self.run_id, self.wandb_id, self.record, self.validation = from_main(uuid.uuid4().hex[:12]), None, None, None
         self.log = self.wandb = self.lock = self.rows = self.rows_at = self.order_of = None  # as yet
-        self.saved_at = self.saving_at = self.writing = self.tidying = self.writer = None
+        self.saved_at = self.saving_at = self.writing = self.tidying = self.writer = self.copy = None
         self.stop_reason, self.stopping, self.skipped_in_row, self.failed_saves, self.heard = None, False, 0, 0, []
         self.launched_at, self.began = 0, time.monotonic()
         self.store = CheckpointStore(config.name, config.path("checkpoint_dir"), config.path("save_dir"),
@@ -509,8 +509,8 @@ def validate(self: Trainer) -> dict | None:
 @patch
 @torch.no_grad()
 def probe_loss(self: Trainer) -> float | None:
-    "Loss on the first two rows of the data, without dropout; None when it is not finite."
-    batch = {k: v.to(self.device) for k, v in self.data.__getitems__(range(min(2, len(self.data)))).items()}
+    "Loss on the first 64 tokens of the data's first two rows, without dropout; None when it is not finite."
+    batch = {k: v[:, :64].to(self.device) for k, v in self.data.__getitems__(range(min(2, len(self.data)))).items()}
     self.model.eval()
     with eagerly(), torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
         loss = self.model(**batch).loss.item()
@@ -544,7 +544,7 @@ def start_write(self: Trainer):
     "The main process's part of `save`: begin to write a checkpoint; `self.writing` is the `Future`."
     files, about = self.checkpoint()
     if self.writer is None: self.writer = ThreadPoolExecutor(1, "checkpoint")
-    if self.config.async_save: files = copied(files)
+    if self.config.async_save: files = self.copy = copied(files, self.copy)
     self.writing = self.writer.submit(self.commit, self.steps, files, about)
     if self.store.free_bytes() < 2 * nbytes(files):
         self.say(f"the disk of {self.store.folder} has room for fewer than two checkpoints of {nbytes(files):,} bytes")
