@@ -243,7 +243,7 @@ def start(folder, args):
     print(f"{'first batch of a resume, at a chance position of 1.4 million rows':<72} {statistics.median(times):6.3f} s  (up to {max(times):.3f})")
     (big := Path(folder) / "big").mkdir()
     writer = SplitWriter(big, "train", "<u2")
-    for _ in range(50): writer.add([np.ones(200, "<u2")] * 10_000, 0)
+    for _ in range(50): writer.add([[1] * 200] * 10_000, 0)
     import json
     (big / "header.json").write_text(json.dumps(dict(dtype="<u2", splits=dict(train=writer.close()))))
     times, before = [], status("VmRSS") if os.path.exists("/proc/self/status") else 0

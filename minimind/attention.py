@@ -58,8 +58,8 @@ def by_document(q, k, v, # (B, H, T, d), (B, K, T, d), (B, K, T, d)
                         window_size=(-1, 0), enable_gqa=True)
     else:
         parts = zip(*(x.transpose(0, 1)[None].split(packed.lengths, 2) for x in laid_out))
-        y = torch.cat([F.scaled_dot_product_attention(*p, dropout_p=dropout, is_causal=True, enable_gqa=True) for p in parts], 2)
-        y = y[0].transpose(0, 1)
+        alone = lambda p: F.scaled_dot_product_attention(*p, None, dropout, is_causal=True, enable_gqa=True)
+        y = torch.cat([alone(p) for p in parts], 2)[0].transpose(0, 1)
     return y.unflatten(0, (B, T)).transpose(1, 2)
 
 # %% ../nbs/02_attention.ipynb #9adf463d

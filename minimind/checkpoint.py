@@ -29,8 +29,11 @@ class HashingFile:
     "A file open for writing that keeps size and SHA-256 of what passes through."
     def __init__(self, path):
         self.f, self.sha, self.size, self.error, self.pieces = open(path, "wb"), hashlib.sha256(), 0, None, Queue(8)
-        self.thread = Thread(target=lambda: [self.sha.update(piece) for piece in iter(self.pieces.get, None)], daemon=True)
+        self.thread = Thread(target=self.digest, daemon=True)
         self.thread.start()
+
+    def digest(self):
+        for piece in iter(self.pieces.get, None): self.sha.update(piece)
 
     def write(self, data):
         data = memoryview(data).cast("B")
@@ -440,7 +443,9 @@ def copied(data, old=None): # an earlier result, whose memory is used again wher
     if isinstance(data, torch.Tensor):
         fits = isinstance(old, torch.Tensor) and old.shape == data.shape and old.dtype == data.dtype
         return old.copy_(data.detach()) if fits else data.detach().to("cpu", copy=True)
-    if isinstance(data, dict): return {k: copied(v, old.get(k) if isinstance(old, dict) else None) for k, v in data.items()}
+    if isinstance(data, dict):
+        old = old if isinstance(old, dict) else {}
+        return {k: copied(v, old.get(k)) for k, v in data.items()}
     return type(data)(map(copied, data)) if isinstance(data, (list, tuple)) else data
 
 # %% ../nbs/10_checkpoint.ipynb #1006881b

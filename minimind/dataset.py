@@ -5,7 +5,8 @@
 # %% ../nbs/07_dataset.ipynb #e60ce456
 from __future__ import annotations
 import errno, gzip, hashlib, json, os, shutil, zlib
-from itertools import chain
+from array import array
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 import numpy as np
 import torch
@@ -15,8 +16,8 @@ from .config import UserError, as_list, full_path
 
 # %% auto #0
 __all__ = ['LONGEST', 'FORMAT', 'parse_line', 'read_texts', 'held_out', 'SplitWriter', 'Documents', 'batches_of_texts',
-           'file_sha256', 'same_source', 'write_tokens', 'build_tokens', 'is_current', 'lock_at', 'tokenise',
-           'packed_row', 'padded_row', 'PretrainDataset', 'count_targets', 'as_it_comes', 'empty_batch']
+           'one_ahead', 'file_sha256', 'same_source', 'write_tokens', 'build_tokens', 'is_current', 'lock_at',
+           'tokenise', 'packed_row', 'padded_row', 'PretrainDataset', 'count_targets', 'as_it_comes', 'empty_batch']
 
 # %% ../nbs/07_dataset.ipynb #73fe88b6
 def parse_line(line, # bytes of one line
@@ -88,7 +89,9 @@ class SplitWriter:
             n_bytes): # UTF-8 bytes of their texts
         "Append documents."
         if not documents: return
-        self.write("tokens", np.fromiter(chain.from_iterable(documents), self.dtype))
+        flat = array("H" if self.dtype == "<u2" else "I")
+        for document in documents: flat.fromlist(document)
+        self.write("tokens", np.frombuffer(flat, flat.typecode).astype(self.dtype, copy=False))
         ends = self.n_tokens + np.cumsum([len(d) for d in documents], dtype="<i8")
         self.write("offsets", ends)
         self.documents, self.n_tokens, self.bytes = self.documents + len(documents), int(ends[-1]), self.bytes + n_bytes
@@ -150,6 +153,17 @@ def batches_of_texts(texts, # iterable of strings
         if n >= size: yield batch; batch, n = [], 0
     if batch: yield batch
 
+# %% ../nbs/07_dataset.ipynb #5bc7d661
+def one_ahead(f, items):
+    "Yields each item with `f(item)`, which a thread computes while the caller has the one before."
+    with ThreadPoolExecutor(1) as thread:
+        before = None
+        for item in items:
+            job = thread.submit(f, item)
+            if before: yield before[0], before[1].result()
+            before = item, job
+        if before: yield before[0], before[1].result()
+
 # %% ../nbs/07_dataset.ipynb #f1519131
 def file_sha256(path) -> str:
     "Hex SHA-256 of a file's bytes. Raises `UserError` when it can't be read."
@@ -184,12 +198,13 @@ def write_tokens(tmp, # folder to write to
     for path in files:
         stat, before = path.stat(), bar.n
         seen = lambda n, before=before: bar.update(before + n - bar.n)
-        for texts in batches_of_texts(read_texts(path, what["text_field"], seen)):
+        encode = lambda texts: tokenizer.encode_batch(texts, control=what["control"])
+        for texts, ids in one_ahead(encode, batches_of_texts(read_texts(path, what["text_field"], seen))):
+            held = [held_out(t, what["val_fraction"]) for t in texts]
             for split, want in (("train", False), ("val", True)):
-                mine = [t for t in texts if held_out(t, what["val_fraction"]) == want]
-                ids = tokenizer.encode_batch(mine, control=what["control"])
-                marked = [[tokenizer.bos_id, *i, tokenizer.eos_id] for i in ids]
-                writers[split].add(marked, sum(len(t.encode()) for t in mine))
+                mine = [i for i, out in enumerate(held) if out == want]
+                marked = [[tokenizer.bos_id, *ids[i], tokenizer.eos_id] for i in mine]
+                writers[split].add(marked, sum(len(texts[i].encode()) for i in mine))
         sources.append(dict(size=stat.st_size, mtime_ns=stat.st_mtime_ns, sha256=file_sha256(path)))
         if path.stat().st_mtime_ns != stat.st_mtime_ns: raise UserError(f"{path} changed while it was read: run again")
     bar.close()
@@ -279,7 +294,7 @@ def packed_row(documents, # a `Documents`
     labels, numbers = piece.copy(), np.zeros(len(piece), np.int64)
     labels[0], labels[begins] = -100, -100
     numbers[begins] += 1
-    fill = lambda array, value: np.pad(array, (0, T - len(piece)), constant_values=value)
+    fill = lambda column, value: np.concatenate((column, np.full(T - len(column), value)))
     return fill(piece, pad_id), fill(labels, -100), fill(numbers.cumsum(), -1)
 
 # %% ../nbs/07_dataset.ipynb #64341dee

@@ -94,7 +94,7 @@ def next_token_loss(logits, # (B, T, V)
 
 # %% ../nbs/04_model.ipynb #c8bfad5c
 class ChunkedCrossEntropy(torch.autograd.Function):
-    "The targets' surprise, summed, times `scale`, in nats, from hidden states and the head, a few rows of logits at a time."
+    "The targets' surprise in nats, summed, times `scale`; logits are there for a few positions at a time."
     @staticmethod
     def forward(ctx, hidden, # (N, D)
                 weight, # (V, D) of the head
@@ -102,7 +102,8 @@ class ChunkedCrossEntropy(torch.autograd.Function):
                 scale, # of the loss, usually 1 over the number of targets
                 rows, # scored at a time
                 needs_grad): # compute the gradients as well, since they are cheap here
-        kind = torch.get_autocast_dtype(hidden.device.type) if torch.is_autocast_enabled(hidden.device.type) else hidden.dtype
+        kind, device = hidden.dtype, hidden.device.type
+        if torch.is_autocast_enabled(device): kind = torch.get_autocast_dtype(device)
         narrow, total = weight.to(kind), hidden.new_zeros((), dtype=torch.float32)
         early = 1.0 if kind == torch.float16 else scale  # float16 would lose small numbers to it
         if needs_grad: d_hidden, d_weight = torch.empty_like(hidden), torch.zeros_like(weight)

@@ -90,7 +90,8 @@ def dry_run(trainer, # just made
     for _ in range(min(n + 1, left)):
         began = time.perf_counter(); trainer.one_step(); seconds.append(time.perf_counter() - began)
     each = sorted(seconds[1:] or seconds)[len(seconds[1:]) // 2]
-    say(f"time     {each:.2f} s a step on this machine, {clock(each * left)} (h:mm:ss) for {left:,} steps, besides validations and saves")
+    say(f"time     {each:.2f} s a step on this machine, {clock(each * left)} (h:mm:ss) for {left:,} steps, "
+        "besides validations and saves")
 
 # %% ../nbs/13_pretrain.ipynb #940924cb
 def out_of_memory(error) -> bool: # an exception
@@ -102,8 +103,8 @@ def out_of_memory(error) -> bool: # an exception
 def advice(config: PretrainConfig) -> str:
     "What to do when memory is out, in a line."
     b, a, smaller = config.batch_size, config.accumulation_steps, "a smaller --hidden_size or --num_hidden_layers"
-    if b > 1: return (f"out of memory: --batch_size {-(-b // 2)} --accumulation_steps {a * 2} needs about half as much for its rows "
-                      f"and has as many in a step; else {smaller}")
+    if b > 1: return (f"out of memory: --batch_size {-(-b // 2)} --accumulation_steps {a * 2} needs about half as much for "
+                      f"its rows and has as many in a step; else {smaller}")
     return f"out of memory with one row at a time: give a smaller --max_seq_len, or {smaller}"
 
 # %% ../nbs/13_pretrain.ipynb #ac869e51

@@ -97,8 +97,8 @@ def check_fits(shape, # a `MiniMindConfig`
     with torch.device("meta"): n = count_parameters(MiniMindForCausalLM(shape))
     there = device_memory(device)
     if 0 < there < 16 * n:
-        raise UserError(f"a model of {n / 1e6:,.0f} million parameters needs {16 * n / 2**30:,.1f} GiB and more to train, {device} has "
-                        f"{there / 2**30:,.1f} GiB: give a smaller --hidden_size or --num_hidden_layers")
+        raise UserError(f"a model of {n / 1e6:,.0f} million parameters needs {16 * n / 2**30:,.1f} GiB and more to train, "
+                        f"{device} has {there / 2**30:,.1f} GiB: give a smaller --hidden_size or --num_hidden_layers")
 
 # %% ../nbs/12_trainer.ipynb #389af1d2
 def make_model(config, # a `PretrainConfig`
