@@ -26,10 +26,10 @@ from .checkpoint import (CheckpointStore, RunLock, checkpoint_files, copied, jso
 from .metrics import MetricsLog, Progress, WandbLog, tell
 
 # %% auto #0
-__all__ = ['STOP_SIGNALS', 'PLACE', 'MAY_CHANGE', 'keyed_randomness', 'load_data', 'check_numbers', 'load_strictly',
+__all__ = ['STOP_SIGNALS', 'PLACE', 'PEAKS', 'MAY_CHANGE', 'keyed_randomness', 'load_data', 'check_numbers', 'load_strictly',
            'model_shape', 'check_fits', 'make_model', 'make_optimizer', 'moments', 'load_optimizer', 'interrupt_after',
-           'stop_on_signals', 'Trainer', 'code_digest', 'failure', 'is_whole', 'plan_is_sound', 'wrong_in_ours',
-           'load_scaler']
+           'stop_on_signals', 'Trainer', 'code_digest', 'peak_of', 'failure', 'is_whole', 'plan_is_sound',
+           'wrong_in_ours', 'load_scaler']
 
 # %% ../nbs/12_trainer.ipynb #d7edc117
 @contextmanager
@@ -202,6 +202,7 @@ class Trainer:
         self.log = self.wandb = self.lock = self.rows = self.rows_at = self.order_of = None  # as yet
         self.saved_at = self.saving_at = self.writing = self.tidying = self.writer = self.copy = None
         self.stop_reason, self.stopping, self.skipped_in_row, self.failed_saves, self.heard = None, False, 0, 0, []
+        self.sync_seconds, self.save_seconds, self.spent = 0.0, 0.0, dict(seconds=0.0, data=0.0, save=0.0)
         self.launched_at, self.began = 0, time.monotonic()
         self.store = CheckpointStore(config.name, config.path("checkpoint_dir"), config.path("save_dir"),
                                      keep_every=config.keep_every)
@@ -272,6 +273,7 @@ def backward(self: Trainer, batches, # from `fetch`
              ) -> list[float]:
     "Add the step's gradient to the parameters; returns this process's share of the loss and of the balance term."
     shares, factor = [], self.world.world_size if self.sums is None else 1  # DDP averages; we want the sum
+    times = [time.perf_counter()]
     for i, (first, batch) in enumerate(batches):
         weight = count_targets(batch["labels"]) / n_targets
         batch = {k: v.to(self.device, non_blocking=True) for k, v in batch.items()}
@@ -281,6 +283,9 @@ def backward(self: Trainer, batches, # from `fetch`
             self.scaler.scale((loss + aux) * factor).backward()
         if self.sums: self.sums.add(self.scaler.get_scale())
         shares.append(torch.stack((loss.detach(), aux.detach())))
+        times.append(time.perf_counter())
+    *before, last = (b - a for a, b in zip(times, times[1:]))
+    self.sync_seconds = max(0.0, last - min(before)) if before and self.world.world_size > 1 else 0.0
     shares = torch.stack(shares).cpu().double()
     return ((shares * POINT).round() / POINT if self.sums else shares).sum(0).tolist()
 
@@ -440,6 +445,27 @@ def write_ended(self: Trainer) -> bool:
     "Whether this process has a checkpoint in the background that is complete, or has failed."
     return isinstance(self.writing, Future) and self.writing.done()
 
+# %% ../nbs/12_trainer.ipynb #59f55ca9
+PEAKS = {"B200": 2250e12, "H200": 989e12, "H100 PCIe": 756e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12,
+         "RTX 4090": 165e12, "RTX 3090": 71e12}
+
+def peak_of(device) -> float:
+    "Floating-point operations a second that a GPU is said to reach in bfloat16; 0 where this table does not know it."
+    if device.type != "cuda": return 0.0
+    name = torch.cuda.get_device_name(device)
+    return next((peak for key, peak in PEAKS.items() if key in name), 0.0)
+
+@patch
+def flops(self: Trainer, tokens) -> float:
+    "Floating-point operations of a step on `tokens` targets, recomputation left out; attention as if rows were full."
+    shape, n = self.model.config, count_parameters(self.model)
+    if not shape.tie_word_embeddings: n -= self.model.model.embed_tokens.weight.numel()
+    if shape.use_moe:
+        expert = count_parameters(self.model.model.layers[0].mlp.experts[0])
+        n -= shape.num_hidden_layers * expert * (shape.num_experts - shape.num_experts_per_tok)
+    width = shape.num_attention_heads * shape.head_dim
+    return tokens * (6 * n + 6 * shape.num_hidden_layers * width * self.config.max_seq_len)
+
 # %% ../nbs/12_trainer.ipynb #4173443b
 @patch
 def one_step(self: Trainer) -> dict:
@@ -457,8 +483,12 @@ def one_step(self: Trainer) -> dict:
     if self.world.is_main: self.keep_ledger(rows)
     seconds = time.perf_counter() - began
     record = dict(epoch=self.epoch, step=self.steps, position=stop, rows=stop - start, tokens=int(n_targets), loss=loss,
-                  aux_loss=aux, grad_norm=norm, lr=lr, tokens_per_second=n_targets / seconds,
-                  data_wait=waited / seconds, world_size=self.world.world_size, ledger=self.ledger)
+                  aux_loss=aux, grad_norm=norm, lr=lr, tokens_per_second=n_targets / seconds, seconds=seconds,
+                  data_wait=waited / seconds, sync_wait=self.sync_seconds / seconds, save_seconds=self.save_seconds,
+                  world_size=self.world.world_size, ledger=self.ledger)
+    if peak := peak_of(self.device): record["utilisation"] = self.flops(n_targets) / seconds / peak / self.world.world_size
+    self.spent = {k: self.spent[k] + v for k, v in zip(self.spent, (seconds, waited, self.save_seconds))}
+    self.save_seconds = 0.0
     if self.skipped_in_row: record |= dict(kind="skip", first_rows=rows[:8].tolist())
     self.last_step, self.position = [self.epoch, start, stop], stop
     if stop == plan.rows: self.epoch, self.position = self.epoch + 1, 0
@@ -796,7 +826,8 @@ def __iter__(self: Trainer):
         record = self.step()
         every = self.config.eval_interval
         if self.finished or every and self.steps % every == 0: self.validate()
-        if self.steps % self.config.save_interval == 0: self.save()
+        began = time.perf_counter()
+        if self.steps % self.config.save_interval == 0: self.save(); self.save_seconds = time.perf_counter() - began
         yield record
 
 # %% ../nbs/12_trainer.ipynb #f48a9650
@@ -813,14 +844,27 @@ def said_loss(self: Trainer) -> str:
     "The newest validation in words."
     return f"loss {self.validation['loss']:.4f}  ({self.validation['bits_per_byte']:.3f} bits per byte)"
 
+# %% ../nbs/12_trainer.ipynb #d275e6d7
+@patch
+def advice(self: Trainer) -> str | None:
+    "A line about what slows this launch down, after at least 20 steps; None when nothing does."
+    if self.steps - self.launched_at < 20: return None
+    whole = self.spent["seconds"] + self.spent["save"]
+    rows, saves = (self.spent[k] / whole for k in ("data", "save"))
+    if saves > 0.2:
+        more = "" if self.config.async_save else ", or --async_save 1"
+        return f"{saves:.0%} of the time goes to checkpoints: give a larger --save_interval{more}"
+    if rows > 0.2: return f"{rows:.0%} of the time goes to waiting for rows: give --num_workers {self.config.num_workers + 2}"
+
 # %% ../nbs/12_trainer.ipynb #a13024b9
 @patch
 def train(self: Trainer, bar): # a `Progress`
     "The loop of `fit`."
-    then = time.perf_counter()
+    then, advised = time.perf_counter(), False
     for record in self:
         now = time.perf_counter(); bar.update(record, now - then); then = now
         if self.validation and self.validation["step"] == self.steps: bar.say(f"validation {self.said_loss()}")
+        if not advised and (advice := self.advice()): bar.say(advice); advised = True
         self.stop_reason = self.stop_reason or self.due()
         if self.stop_reason == "stop_after": break
     self.save(last=True)
