@@ -4,7 +4,7 @@ Two ways to do the same are timed in alternation; the ratio is that of the media
 Training is counted in target tokens, of which padding has none. "Naive" is the original's step, written with this project's model:
 float32 on a CPU, a padded document a row, all logits, nothing compiled. A row about transformers appears where it is installed, one
 about the original where `--original` names a checkout of it, one about real text where `--text` names a JSONL file."""
-import argparse, gc, os, platform, statistics, subprocess, sys, tempfile, time
+import argparse, gc, json, os, platform, statistics, subprocess, sys, tempfile, time
 from pathlib import Path
 from types import SimpleNamespace
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
@@ -23,6 +23,13 @@ def seconds(f):
     gc.collect(); began = time.perf_counter(); n = f()
     return (time.perf_counter() - began) / (n or 1)
 
+RESULTS = []  # what was measured so far
+
+def report(name, ratio, low, high, detail):
+    "Print a result and keep it."
+    print(f"{name:<72} {ratio:6.2f}  ({low:.2f} to {high:.2f}; {detail})", flush=True)
+    RESULTS.append(dict(name=name, ratio=round(ratio, 3), low=round(low, 3), high=round(high, 3), detail=detail))
+
 def paired(name, what, against, repeats, before=lambda: None, faster=False):
     "Print how many times as long `what` takes as `against` (`faster`: how many times as fast it is); `before` is not timed."
     pairs = []
@@ -33,8 +40,15 @@ def paired(name, what, against, repeats, before=lambda: None, faster=False):
     a, b = (statistics.median(column) for column in zip(*pairs))
     ratio = (lambda x, y: y / x) if faster else (lambda x, y: x / y)
     ratios = sorted(ratio(x, y) for x, y in pairs)
-    said = f"{1 / a:,.0f} against {1 / b:,.0f} a second" if faster else f"{a:.3g} s against {b:.3g} s"
-    print(f"{name:<72} {ratio(a, b):6.2f}  ({ratios[0]:.2f} to {ratios[-1]:.2f}; {said})", flush=True)
+    many = faster and 1 / a > 10
+    said = f"{1 / a:,.0f} against {1 / b:,.0f} a second" if many else f"{a:.3g} s against {b:.3g} s"
+    report(name, ratio(a, b), ratios[0], ratios[-1], said)
+
+def sized(name, sizes):
+    "Report how much memory the first of two ways needs, against the second: lists of bytes."
+    a, b = (statistics.median(s) for s in sizes)
+    ratios = sorted(x / y for x, y in zip(*sizes))
+    report(name, a / b, ratios[0], ratios[-1], f"{a / 2**20:,.0f} MiB against {b / 2**20:,.0f} MiB")
 
 def trainer(folder, **more):
     "The 64M model on built-in texts; `folder` keeps all files."
@@ -138,19 +152,19 @@ def compared(name, folder, args, T, tokens, from_file=None, peers=True, **more):
 
 def step340(folder, args):
     "The 64M model, rows of 340 tokens."
-    compared("64M, rows of 340", folder, args, 340, 2700)
+    compared("64M, rows of 340", folder, args, 340, 5400)
 
 def step512(folder, args):
     "Width 512, rows of 512 tokens."
-    compared("width 512, rows of 512", folder, args, 512, 4000, hidden_size=512, peers=False)
+    compared("width 512, rows of 512", folder, args, 512, 4080, hidden_size=512, peers=False)
 
 def step2048(folder, args):
     "The 64M model, rows of 2,048 tokens."
-    compared("64M, rows of 2,048", folder, args, 2048, 4000, peers=False)
+    compared("64M, rows of 2,048", folder, args, 2048, 2040, peers=False)
 
 def moe(folder, args):
     "The 198M mixture of four experts, rows of 340 tokens."
-    compared("198M mixture, rows of 340", folder, args, 340, 2700, use_moe=True)
+    compared("198M mixture, rows of 340", folder, args, 340, 5400, use_moe=True)
 
 def text(folder, args):
     "The 64M model on real text, rows of 340 tokens."
@@ -181,10 +195,10 @@ def memory(folder, args):
     "The most memory that a step needs, model and optimizer included."
     if not os.path.exists("/proc/self/clear_refs"): return print("memory is measured on Linux only")
     for use_moe in (False, True):
-        sizes = [int(subprocess.run([sys.executable, __file__, "--child", kind, str(int(use_moe))], check=True, capture_output=True,
-                                    text=True).stdout.split()[-1]) for kind in ("ours", "naive")]
-        name = f"{'198M mixture' if use_moe else '64M'}, rows of 340: peak memory of a step, against naive"
-        print(f"{name:<72} {sizes[0] / sizes[1]:6.2f}  ({sizes[0] / 2**20:,.0f} MiB against {sizes[1] / 2**20:,.0f} MiB)", flush=True)
+        needed = lambda kind: int(subprocess.run([sys.executable, __file__, "--child", kind, str(int(use_moe))], check=True,
+                                                 capture_output=True, text=True).stdout.split()[-1])
+        sizes = [[needed(kind) for _ in range(min(3, args.repeats))] for kind in ("ours", "naive")]
+        sized(f"{'198M mixture' if use_moe else '64M'}, rows of 340: peak memory of a step, against naive", sizes)
 
 def logits(folder, args):
     "Head and loss for a vocabulary of 151,936 and 2,048 tokens, in bfloat16: without all logits, against with."
@@ -199,9 +213,7 @@ def logits(folder, args):
     paired("head and loss, vocabulary 151,936: speed, against all logits", chunked, full, args.repeats, faster=True)
     if os.path.exists("/proc/self/clear_refs"):
         run(lambda h, w: chunked_loss(h, w, labels))  # the gradient's own memory is there in both
-        sizes = [peak(f) for f in (chunked, full)]
-        name = "head and loss, vocabulary 151,936: extra memory, against all logits"
-        print(f"{name:<72} {sizes[0] / sizes[1]:6.2f}  ({sizes[0] / 2**20:,.0f} MiB against {sizes[1] / 2**20:,.0f} MiB)", flush=True)
+        sized("head and loss, vocabulary 151,936: extra memory, against all logits", [[peak(f) for _ in range(3)] for f in (chunked, full)])
 
 # --- the rest of a run
 
@@ -218,6 +230,7 @@ def save(folder, args):
     def plain(forced=False):
         files, _ = now.checkpoint()
         for name, data in files.items():
+            data = data(files) if callable(data) else data
             with open(f"{folder}/{name}", "wb") as f:
                 torch.save(data, f); f.flush()
                 if forced: os.fsync(f.fileno())
@@ -244,7 +257,6 @@ def start(folder, args):
     (big := Path(folder) / "big").mkdir()
     writer = SplitWriter(big, "train", "<u2")
     for _ in range(50): writer.add([[1] * 200] * 10_000, 0)
-    import json
     (big / "header.json").write_text(json.dumps(dict(dtype="<u2", splits=dict(train=writer.close()))))
     times, before = [], status("VmRSS") if os.path.exists("/proc/self/status") else 0
     for _ in range(args.repeats): times.append(seconds(lambda: Documents(big) and None))
@@ -260,12 +272,19 @@ if __name__ == "__main__":
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--original", help="a checkout of the original, to be measured as well")
     parser.add_argument("--text", help="a JSONL file, for the row about real text")
+    parser.add_argument("--write", action="store_true", help="keep the results for notebook 15 (those of rows that were not run stay)")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if unknown := set(args.names) - set(ALL): parser.error(f"there is no {', '.join(unknown)}; there is {', '.join(ALL)}")
     with tempfile.TemporaryDirectory() as folder:
         if args.child: child(folder, args.child[0], args.child[1] == "1"); sys.exit()
-    print(f"{time.strftime('%Y-%m-%d')}, {platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}, "
-          f"Python {platform.python_version()}, medians of {args.repeats} pairs")
+    machine = (f"{time.strftime('%Y-%m-%d')}, {platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}, "
+               f"Python {platform.python_version()}, medians of {args.repeats} pairs")
+    print(machine)
     for name in args.names or ALL:
         with tempfile.TemporaryDirectory() as folder: ALL[name](folder, args)
+    if args.write:
+        path = Path(__file__).resolve().parents[1] / "nbs/benchmarks.json"
+        old = json.loads(path.read_text())["results"] if path.exists() else []
+        new = {r["name"]: r for r in (*old, *RESULTS)}
+        path.write_text(json.dumps(dict(machine=machine, results=list(new.values())), indent=1) + "\n")

@@ -115,8 +115,9 @@ class ChunkedCrossEntropy(torch.autograd.Function):
             if not needs_grad: continue
             p = scores.sub_(norm).exp_()
             g = p.scatter_add_(1, t, p.new_full(t.shape, -1.0)).mul_(early).to(kind)  # softmax minus one-hot
+            del scores, p
             d_hidden[a:a + rows] = g @ narrow
-            d_weight += g.T @ h
+            for b in range(0, len(weight), 1 << 14): d_weight[b:b + (1 << 14)] += g[:, b:b + (1 << 14)].T @ h
         ctx.gradients, ctx.late = (d_hidden, d_weight) if needs_grad else None, scale / early
         return total * scale
 
@@ -135,7 +136,7 @@ def chunked_loss(hidden, # (B, T, D) hidden states
     "`next_token_loss` of the logits `hidden @ weight.T`, which are never there all at once."
     targets = next_tokens(labels).flatten()
     real = (targets != -100).nonzero().flatten()
-    rows = max(512, (1 << 26) // len(weight)) if hidden.is_cuda else 512
+    rows = max(256, (1 << 26) // len(weight)) if hidden.is_cuda else min(512, max(256, 50_000_000 // len(weight)))
     picked = hidden.flatten(0, 1)[real]
     needs_grad = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
     scale = 1 / (max(1, len(real)) if num_items_in_batch is None else num_items_in_batch)

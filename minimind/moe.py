@@ -59,13 +59,19 @@ class MOEFeedForward(nn.Module):
         width, E = config.moe_intermediate_size, config.num_experts
         self.experts = nn.ModuleList(FeedForward(config, width) for _ in range(E))
 
+    @torch.compiler.disable  # the slices have other lengths at each call
+    def visit(self, flat, # (N, D) tokens
+              experts): # (N, k) experts that each of them goes to
+        order = experts.flatten().argsort(stable=True)  # choices by expert; choice c belongs to token c // k
+        lengths = experts.flatten().bincount(minlength=len(self.experts)).tolist()
+        slices = flat.index_select(0, order // self.top_k).split(lengths)
+        out = torch.cat([expert(rows) for expert, rows in zip(self.experts, slices)])
+        return out.index_select(0, order.argsort()).unflatten(0, (-1, self.top_k))  # (N, k, D)
+
     def forward(self, x, # (B, T, D)
                 real=None): # (B, T) bool: tokens that are not padding
         flat = x.flatten(0, 1)
         weights, experts, probs = route(self.gate(flat), self.top_k, self.norm_topk_prob)
         self.aux_loss = self.coef * balance_term(probs, experts, None if real is None else real.flatten())
-        order = experts.flatten().argsort(stable=True)  # choices by expert; choice c belongs to token c // k
-        slices = flat[order // self.top_k].split(experts.flatten().bincount(minlength=len(self.experts)).tolist())
-        out = torch.cat([expert(rows) for expert, rows in zip(self.experts, slices)])
-        by_token = out[order.argsort()].unflatten(0, (-1, self.top_k))  # (N, k, D)
-        return (by_token * weights.unsqueeze(-1)).sum(1).type_as(out).view_as(x)
+        by_token = self.visit(flat, experts)
+        return (by_token * weights.unsqueeze(-1)).sum(1).type_as(by_token).view_as(x)

@@ -35,7 +35,7 @@ def epoch_order(n, # rows in an epoch
                 epoch, # 0, 1, ...
                 ) -> np.ndarray:
     "The order P(seed, epoch) of the rows, a permutation of 0 ... n-1, (n,) int64."
-    return np.argsort(splitmix64(np.arange(n, dtype=np.uint64) ^ np.uint64(mixed_key(seed, epoch))), kind="stable")
+    return np.argsort(splitmix64(np.arange(n, dtype=np.uint64) ^ np.uint64(mixed_key(seed, epoch))))  # no two are equal
 
 # %% ../nbs/08_sampler.ipynb #90ad198e
 def micro_batches(start, # position of the step's first row
