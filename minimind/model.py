@@ -113,9 +113,9 @@ class ChunkedCrossEntropy(torch.autograd.Function):
             norm = scores.logsumexp(-1, keepdim=True)
             total += (norm - scores.gather(1, t)).sum()
             if not needs_grad: continue
-            p = scores.sub_(norm).exp_()
-            g = p.scatter_add_(1, t, p.new_full(t.shape, -1.0)).mul_(early).to(kind)  # softmax minus one-hot
-            del scores, p
+            scores.sub_(norm).exp_().scatter_add_(1, t, scores.new_full(t.shape, -1.0))  # softmax minus one-hot
+            g = scores.mul_(early).to(kind)
+            del scores
             d_hidden[a:a + rows] = g @ narrow
             for b in range(0, len(weight), 1 << 14): d_weight[b:b + (1 << 14)] += g[:, b:b + (1 << 14)].T @ h
         ctx.gradients, ctx.late = (d_hidden, d_weight) if needs_grad else None, scale / early
