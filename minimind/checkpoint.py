@@ -21,8 +21,9 @@ from .sampler import Plan, micro_batches
 __all__ = ['TOLD', 'HashingFile', 'fsync_folder', 'make_folder', 'save_hashed', 'seal', 'json_or_none', 'sound', 'verify',
            'run_id_of', 'same_bytes', 'keep_old', 'point', 'CheckpointStore', 'free_name', 'nbytes', 'check_zip',
            'check_plain', 'load_plain', 'RunLock', 'load_agreed', 'plain_state', 'half_weights', 'checkpoint_files',
-           'copied', 'lm_checkpoint', 'load_original', 'original_resume', 'load_resume', 'find', 'list_lines',
-           'verify_lines', 'named_tensors', 'show_lines', 'compare_lines', 'plan_lines', 'rollback_lines', 'console']
+           'copied', 'lm_checkpoint', 'load_original', 'original_resume', 'load_resume', 'names_in', 'find',
+           'list_lines', 'verify_lines', 'named_tensors', 'show_lines', 'same_bits', 'flat_items', 'compare_lines',
+           'plan_lines', 'rollback_lines', 'console']
 
 # %% ../nbs/10_checkpoint.ipynb #44b74ec0
 class HashingFile:
@@ -359,7 +360,9 @@ def newest(self: CheckpointStore, warn=lambda text: None) -> dict | None:
         except UserError as e: reasons.append(str(e)); continue
         for reason in reasons: warn(f"{reason}; using generation {manifest['generation']} before it")
         return manifest
-    if reasons: raise UserError(f"there are checkpoints but none can be used: {'; '.join(reasons)}")
+    if reasons:
+        raise UserError(f"there are checkpoints but none can be used: {'; '.join(reasons)}; bring back a copy, or move "
+                        f"{self.folder} away to start afresh")
 
 # %% ../nbs/10_checkpoint.ipynb #744f63d6
 class RunLock:
@@ -496,6 +499,12 @@ def load_resume(store, # a `CheckpointStore`
     if (data := load_agreed(store, warn, device)) is not None: return data
     return from_main(together(lambda: original_resume(store) if main_process() else None), device)
 
+# %% ../nbs/10_checkpoint.ipynb #e19a82da
+def names_in(folder) -> list[str]:
+    "Names of the runs that have a generation in this checkpoint folder, sorted."
+    names = sorted(p.name[1:-5] for p in Path(folder).glob(".*.gens") if p.is_dir() and not p.is_symlink())
+    return [name for name in names if CheckpointStore(name, folder).generations()]
+
 # %% ../nbs/10_checkpoint.ipynb #5a536beb
 def find(ref, # e.g. 'checkpoints/pretrain_768@1200'; the folder may be left out
          save_dir="out", # folder of the weights
@@ -503,9 +512,11 @@ def find(ref, # e.g. 'checkpoints/pretrain_768@1200'; the folder may be left out
     "The store and the generation that `ref` names. Raises `UserError` when there is none."
     folder, name = os.path.split(ref)
     name, at, step = name.partition("@")
-    store = CheckpointStore(name, folder or "checkpoints", save_dir)
+    store = CheckpointStore(name.removesuffix(".pth").removesuffix("_resume"), folder or "checkpoints", save_dir)
     there = {str(int(p.name)): p for p in store.generations()}
-    if not there: raise UserError(f"there is no checkpoint of {name} in {store.checkpoint_dir}")
+    if not there:
+        others = ", ".join(names_in(store.checkpoint_dir)) or "nothing"
+        raise UserError(f"there is no checkpoint of {store.name} in {store.checkpoint_dir}; there is {others}")
     if at and step not in there: raise UserError(f"{name} has no generation {step!r}; it has {', '.join(there)}")
     return store, there[step] if at else store.generations()[0]
 
@@ -513,10 +524,8 @@ def find(ref, # e.g. 'checkpoints/pretrain_768@1200'; the folder may be left out
 def list_lines(ref) -> list[str]: # a folder, or a run in it
     "A line for each generation of a run, or of all runs in a folder."
     if Path(ref).is_dir():
-        names = sorted(p.name[1:-5] for p in Path(ref).glob(".*.gens") if p.is_dir() and not p.is_symlink())
-        names = [name for name in names if CheckpointStore(name, ref).generations()]
-        if not names: raise UserError(f"there are no checkpoints in {ref}")
-        return [line for name in names for line in list_lines(f"{ref}/{name}")]
+        if not names_in(ref): raise UserError(f"there are no checkpoints in {ref}")
+        return [line for name in names_in(ref) for line in list_lines(f"{ref}/{name}")]
     store, out = find(ref)[0], []
     for g in store.generations():
         m = json_or_none(g / "manifest.json")
@@ -555,19 +564,32 @@ def show_lines(ref) -> list[str]:
     rows.append(("model", f"{len(sizes)} tensors, {sum(sizes.values()):,} parameters"))
     return [f"{k:<32} {one_line(v)}" for k, v in rows]
 
+# %% ../nbs/10_checkpoint.ipynb #7290986c
+def same_bits(a, b) -> bool: # tensors, or None
+    "Whether two tensors have the same type, shape and bits."
+    if a is None or b is None or (a.dtype, a.shape) != (b.dtype, b.shape): return False
+    return torch.equal(*(t.contiguous().reshape(-1).view(torch.uint8) for t in (a, b)))
+
+def flat_items(table, name="") -> list:
+    "(path, value) for all that nested dictionaries hold."
+    if not isinstance(table, dict): return [(name[1:], table)]
+    return [item for k, v in table.items() for item in flat_items(v, f"{name}.{k}")]
+
 # %% ../nbs/10_checkpoint.ipynb #c561281d
 def compare_lines(a, b) -> tuple[list[str], bool]: # two references
     "Where two checkpoints differ, in lines, and whether model and optimizer are the same to the last bit."
     (one, g), (other, h) = find(a), find(b)
     told, datas = [verify(g), verify(h)], [one.load(int(g.name)), other.load(int(h.name))]
-    out = [f"{k}: {one_line(told[0].get(k))} and {one_line(told[1].get(k))}"
-           for k in TOLD if told[0].get(k) != told[1].get(k)]
+    flat = [dict(flat_items({k: m.get(k) for k in TOLD})) for m in told]
+    out = [f"{k}: {one_line(flat[0].get(k))} and {one_line(flat[1].get(k))}"
+           for k in {**flat[0], **flat[1]} if flat[0].get(k) != flat[1].get(k)]
     tensors = [named_tensors({k: d.get(k) for k in ("model", "optimizer")}) for d in datas]
-    differ = [k for k, t in tensors[0].items() if not (k in tensors[1] and torch.equal(t, tensors[1][k]))]
-    differ += tensors[1].keys() - tensors[0].keys()
-    out += [f"{k}: differs" + (f" by up to {(tensors[0][k].double() - tensors[1][k].double()).abs().max():.2e}"
-                               if all(k in t and t[k].shape == tensors[0][k].shape for t in tensors) else "")
-            for k in differ]
+    differ, kinds = [k for k in {**tensors[0], **tensors[1]} if not same_bits(*(t.get(k) for t in tensors))], {}
+    for k in differ: kinds.setdefault(re.sub("[0-9]+", "N", k), []).append(k)
+    for kind, names in kinds.items():
+        pairs = [(tensors[0][k], tensors[1][k]) for k in names if all(k in t for t in tensors)]
+        sizes = [float((a.double() - b.double()).abs().max()) for a, b in pairs if a.shape == b.shape and a.numel()]
+        out.append(f"{kind}: {len(names)} differ" + (f" by up to {max(sizes):.2e}" if sizes else ""))
     return out + ["model and optimizer: " + ("differ" if differ else "the same bits")], not differ
 
 # %% ../nbs/10_checkpoint.ipynb #e37652de
@@ -575,19 +597,22 @@ def plan_lines(ref, world_size) -> list[str]: # processes
     "What a resume from here on `world_size` processes would do: a summary, and what each process reads first."
     if world_size < 1: raise UserError(f"{world_size} processes can't train: give 1 or more")
     store, g = find(ref)
-    manifest = verify(g)
+    out = []  # a resume passes over what is damaged, unless a generation is named
+    manifest = verify(g) if "@" in os.path.basename(ref) else store.newest(out.append)
+    g = store.folder / f"{manifest['generation']:010d}"
     try: plan, epoch, at, steps = Plan(**manifest["plan"]), manifest["epoch"], manifest["position"], manifest["steps"]
     except (KeyError, TypeError): raise UserError(f"{g} has no plan: it was not written by a training run") from None
     batches, most = plan.shared_out(world_size)
     stop, left = min(at + plan.global_batch, plan.rows), plan.steps_left(epoch, at, steps)
-    out = [f"after step {steps}: epoch {epoch}, position {at:,} of {plan.rows:,}, {left:,} steps left",
-           f"a step has {plan.global_batch} rows in {batches} micro-batches, at most {most} on a process "
-           f"(accumulation_steps {most}): {batches / (most * world_size):.0%} busy",
-           f"next learning rate {plan.lr(epoch, at):.3e}"]
+    out.append(f"after step {steps}: epoch {epoch}, position {at:,} of {plan.rows:,}, {left:,} steps left")
+    if not left: return out
+    out += [f"a step has {plan.global_batch} rows in {batches} micro-batches, at most {most} on a process "
+            f"(accumulation_steps {most}): {batches / (most * world_size):.0%} busy",
+            f"next learning rate {plan.lr(epoch, at):.3e}"]
     reads = [micro_batches(at, stop, plan.batch_size, r, world_size) for r in range(min(world_size, batches))]
-    mine = [m for m in reads if m and left]
+    mine = [m for m in reads if m]
     out += [f"process {r} reads positions {m[0][0]:,} to {m[-1][1] - 1:,}" for r, m in enumerate(mine)]
-    if left and len(mine) < world_size: out.append(f"{world_size - len(mine):,} read nothing and take part in the sums")
+    if len(mine) < world_size: out.append(f"{world_size - len(mine):,} read nothing and take part in the sums")
     return out
 
 # %% ../nbs/10_checkpoint.ipynb #6092dfa2
@@ -596,11 +621,13 @@ def rollback_lines(ref, save_dir="out") -> list[str]: # as for `find`
     if "@" not in os.path.basename(ref): raise UserError(f"{ref} names no generation: give {ref}@STEP")
     store, g = find(ref, save_dir)
     verify(g)
+    weights = store.visible["weights.pth"]
+    if not os.path.lexists(weights): raise UserError(f"{weights} is not there: give the run's --save_dir")
     lock, newer = RunLock(store, "rollback"), [p for p in store.generations() if p.name > g.name]
     try:
         for p in newer: store.set_aside(p)
         for name, visible in store.visible.items():
-            if visible.parent.is_dir(): point(visible, g / name)
+            point(visible, g / name)
         fsync_folder(store.folder)
     finally: lock.release()
     return [f"{store.name}@{int(p.name)} set aside" for p in newer] + [f"{store.name}@{int(g.name)} is the newest now"]
@@ -608,14 +635,17 @@ def rollback_lines(ref, save_dir="out") -> list[str]: # as for `find`
 # %% ../nbs/10_checkpoint.ipynb #3c977151
 def console(argv=None) -> int: # arguments; default those of the command line
     "`python -m minimind.checkpoint list|verify|show|compare|plan|rollback …`; returns the exit code."
-    parser = OneLineParser(prog="python -m minimind.checkpoint", description="Look at checkpoints, and go back to one.")
-    parser.add_argument("--save_dir", default="out", help="folder of the weights, for rollback [out]")
+    parser = OneLineParser(prog="python -m minimind.checkpoint", description="Look at checkpoints (a generation "
+                           "is one save), and go back to one. Exit code 1: not good, or not the same; 2: a mistake.")
     commands = parser.add_subparsers(dest="command", required=True)
     add = lambda name, help: commands.add_parser(name, help=help)
-    add("list", "the generations of a run or folder").add_argument("ref", nargs="?", default="checkpoints")
+    add("list", "the generations of a run or folder").add_argument(
+        "ref", nargs="?", default="checkpoints", help="FOLDER, or [FOLDER/]NAME of a run [checkpoints]")
     helps = dict(verify="read every byte", show="what is in one", rollback="make one the newest again")
     for name, help in helps.items():
-        add(name, help).add_argument("ref", help="[FOLDER/]NAME[@STEP]")
+        of_ref = add(name, help)
+        of_ref.add_argument("ref", help="[FOLDER/]NAME[@STEP], as `list` prints it")
+    of_ref.add_argument("--save_dir", default="out", help="the run's folder of the weights [out]")  # rollback's
     compare, plan = add("compare", "where two differ"), add("plan", "a resume on N processes")
     for parser_of, names in ((compare, ("a", "b")), (plan, ("ref",))):
         for name in names: parser_of.add_argument(name, help="[FOLDER/]NAME[@STEP]")

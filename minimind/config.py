@@ -201,7 +201,7 @@ class PretrainConfig:
     batch_size: int = by_data("batch_size", "rows in a micro-batch of one process")
     accumulation_steps: int = by_data("accumulation_steps", "micro-batches per process in one optimizer step")
     learning_rate: float = by_data("learning_rate", "peak learning rate")
-    warmup_ratio: float = by_data("warmup_ratio", "share of the run over which the learning rate rises to its peak")
+    warmup_ratio: float = by_data("warmup_ratio", "share of the run over which the learning rate rises to its cosine")
     weight_decay: float = opt(0.01, "AdamW's weight decay, for matrices")
     grad_clip: float = opt(1.0, "largest norm of the gradient")
     max_skipped: int = opt(3, "stop after this many steps in a row whose loss or gradient is not finite")
@@ -211,7 +211,7 @@ class PretrainConfig:
     dtype: str = by_data("dtype", "arithmetic of the model; auto: bfloat16 where the device has it, else float32",
                          choices=("auto", "bfloat16", "float16", "float32"))
     threads: int = opt(0, "CPU threads per process (0: the cores shared out)")
-    same_bits: bool = opt(False, "add gradients in 64-bit fixed point: the same bits on any number of processes")
+    same_bits: bool = opt(False, "gradients in fixed point: same bits on any number of processes of as many threads")
     timeout_minutes: float = opt(30.0, "how long a process waits for the others before it gives them up")
     num_workers: int = opt(0, "processes that read rows ahead (0: none; a row is a slice of a file in memory)")
     use_compile: bool = opt(False, "compile each block with torch.compile")
@@ -230,7 +230,7 @@ class PretrainConfig:
     allow_rebatch: bool = opt(False, "let a resume change the rows in an optimizer step")
     stop_after: int = opt(0, "save and leave after this many optimizer steps in this launch (0: go on)")
     max_minutes: float = opt(0.0, "save and leave after this many minutes (0: go on)")
-    dry_run: bool = opt(False, "say what the run needs in memory, on disk and in time; train and write nothing")
+    dry_run: bool = opt(False, "only say what the run needs: memory, disk and time; writes nothing but tokenised text")
     use_wandb: bool = opt(False, "log to Weights & Biases")
     wandb_project: str = opt("MiniMind-Pretrain", "its project")
 
@@ -247,6 +247,9 @@ class PretrainConfig:
                        "learning_rate seed weight_decay warmup_ratio val_fraction")
         for name in ("grad_clip", "timeout_minutes"):
             if not getattr(self, name) > 0: raise UserError(f"{name} is {getattr(self, name)}; it must be above 0")
+        if self.keep_every % self.save_interval:
+            raise UserError(f"keep_every {self.keep_every} is no multiple of save_interval {self.save_interval}: "
+                            "give one that is")
         if self.val_fraction >= 1: raise UserError(f"val_fraction is {self.val_fraction}; it is a share, below 1")
         if self.warmup_ratio > 1: raise UserError(f"warmup_ratio is {self.warmup_ratio}; it is a share, at most 1")
         for name in ("save_weight", "from_weight"): check_name(name, getattr(self, name))

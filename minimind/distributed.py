@@ -144,7 +144,7 @@ def leave():
 def all_sum(values, # a few numbers of this process
             device="cpu", # where the collective runs
             ) -> list[float]:
-    "Each number summed over all processes, in float64 (float32 on MPS, which has no other and no group)."
+    "Each number summed over all processes, in float64."
     if not dist.is_initialized(): return [float(v) for v in values]
     total = torch.tensor([float(v) for v in values], dtype=torch.float64, device=device)
     dist.all_reduce(total)
@@ -156,7 +156,7 @@ def main_process() -> bool:
     return not dist.is_initialized() or dist.get_rank() == 0
 
 # %% ../nbs/09_distributed.ipynb #7ed95d49
-def from_main(value, # the main process's counts
+def from_main(value, # only the main process's matters
               device=None):
     "What the main process has for `value`, on every process."
     if not dist.is_initialized(): return value

@@ -9,6 +9,7 @@ __all__ = ['EXIT_USER', 'EXIT_NOT_FINITE', 'EXIT_STOPPED', 'EXIT_LOST', 'parser'
 
 # %% ../nbs/13_pretrain.ipynb #cd928aa7
 import os, shlex, signal, sys
+from contextlib import ExitStack
 from pathlib import Path
 if __name__ == "__main__" and not __package__ and "__file__" in globals():  # run as a file: be the package's module
     sys.path[0], __package__ = str(Path(__file__).resolve().parents[1]), "minimind"
@@ -84,7 +85,8 @@ def dry_run(trainer, # just made
     parts = ", ".join(f"{name} {mib(size)}" for name, size in memory.items() if name != "total")
     say(f"memory   {mib(memory['total'])} for each process, besides what torch itself takes: {parts}")
     size = memory["parameters"] // 4 * 14
-    say(f"disk     {mib(size)} a checkpoint; the newest two are kept, and a third while it is written")
+    for_good = f", and for good those of each {every} steps" if (every := trainer.config.keep_every) else ""
+    say(f"disk     {mib(size)} a checkpoint; the newest two are kept, and a third while it is written{for_good}")
     if trainer.finished: say("time     none: the run is complete"); return
     seconds, left = [], trainer.total_steps - trainer.steps
     for _ in range(min(n + 1, left)):
@@ -103,8 +105,8 @@ def out_of_memory(error) -> bool: # an exception
 def advice(config: PretrainConfig) -> str:
     "What to do when memory is out, in a line."
     b, a, smaller = config.batch_size, config.accumulation_steps, "a smaller --hidden_size or --num_hidden_layers"
-    if b > 1: return (f"out of memory: --batch_size {-(-b // 2)} --accumulation_steps {a * 2} needs about half as much for "
-                      f"its rows and has as many in a step; else {smaller}")
+    half = f"--batch_size {-(-b // 2)} --accumulation_steps {a * 2}"
+    if b > 1: return f"out of memory: {half} needs half as much for its rows, for the same step; else {smaller}"
     return f"out of memory with one row at a time: give a smaller --max_seq_len, or {smaller}"
 
 # %% ../nbs/13_pretrain.ipynb #ac869e51
@@ -182,19 +184,21 @@ def main(args) -> int:
     if restarted(): args.from_resume, args.overwrite = True, False
     try: config = from_args(PretrainConfig, args)
     except UserError as e: return complain(e, rank, EXIT_USER)
-    trainer = None
+    trainer, last = None, ExitStack()
     try:
         from minimind.trainer import Trainer, stop_on_signals
         from minimind.distributed import leave
         trainer = Trainer(config)
         announce(trainer)
         if config.dry_run: dry_run(trainer); trainer.ddp = trainer.model; leave(); return 0
-        with stop_on_signals(None, trainer.heard):
-            reason = trainer.fit()
-            conclude(trainer, reason)
-            trainer.ddp = trainer.model  # or the group would end with the wrapper, and wait for this thread in it
-            leave()
-        return 0 if reason == "finished" else stop_code()
+        last.enter_context(stop_on_signals(None, trainer.heard))
+        reason = trainer.fit()
+        conclude(trainer, reason)
+        trainer.ddp = trainer.model  # or the group would end with the wrapper, and wait for this thread in it
+        leave()
+        if reason == "finished": return 0
+        if trainer.saved_at == trainer.steps: return stop_code()
+        return complain(f"stopped after step {trainer.steps}, which could not be saved", rank, EXIT_USER)
     except UserError as e: return complain(e, rank, EXIT_USER)
     except NotFinite as e: return complain(e, rank, EXIT_NOT_FINITE)
     except (RuntimeError, MemoryError) as e:
@@ -205,11 +209,15 @@ def main(args) -> int:
     except KeyboardInterrupt: return complain("interrupted; the last checkpoint is good", rank, EXIT_STOPPED)
     finally:
         if trainer: trainer.close()
+        last.close()
 
 # %% ../nbs/13_pretrain.ipynb #dfabc937
 def cli():
     "Entry point of the console script `minimind-pretrain`."
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # before the training loop, which has its own way, Ctrl-C just ends us
-    sys.exit(main(parser.parse_args()))
+    code = main(parser.parse_args())
+    for name in {"SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1"} & set(dir(signal)):
+        signal.signal(getattr(signal, name), signal.SIG_IGN)  # Python takes a moment to end; the exit code is decided
+    sys.exit(code)
 
 if __name__ == "__main__" and "__file__" in globals(): cli()

@@ -21,8 +21,8 @@ from .sampler import (Plan, SkipBatchSampler, epoch_order, extend_ledger, make_p
                               steps_in_epoch)
 from .distributed import (POINT, FixedPointSum, all_sum, choose_dtype, device_memory, from_main, held_back,
                                   init_distributed_mode, together, wrap_model)
-from .checkpoint import (CheckpointStore, RunLock, checkpoint_files, copied, json_or_none, load_original,
-                                 load_resume, nbytes)
+from .checkpoint import (CheckpointStore, RunLock, checkpoint_files, copied, free_name, json_or_none,
+                                 load_original, load_resume, nbytes)
 from .metrics import MetricsLog, Progress, WandbLog, tell
 
 # %% auto #0
@@ -97,8 +97,9 @@ def check_fits(shape, # a `MiniMindConfig`
     with torch.device("meta"): n = count_parameters(MiniMindForCausalLM(shape))
     there = device_memory(device)
     if 0 < there < 16 * n:
-        raise UserError(f"a model of {n / 1e6:,.0f} million parameters needs {16 * n / 2**30:,.1f} GiB and more to train, "
-                        f"{device} has {there / 2**30:,.1f} GiB: give a smaller --hidden_size or --num_hidden_layers")
+        needs = f"a model of {n / 1e6:,.0f} million parameters needs {16 * n / 2**30:,.1f} GiB and more"
+        raise UserError(f"{needs} to train, {device} has {there / 2**30:,.1f} GiB: "
+                        "give a smaller --hidden_size or --num_hidden_layers")
 
 # %% ../nbs/12_trainer.ipynb #389af1d2
 def make_model(config, # a `PretrainConfig`
@@ -349,10 +350,14 @@ def check_nothing_lost(self: Trainer):
     self.check_weights()
     for old in map(lambda g: json_or_none(g / "manifest.json"), self.store.generations()[:1]):
         mine = json.loads(json.dumps(dict(plan=asdict(self.plan), fingerprints=self.fingerprints())))
-        if not isinstance(old, dict) or any(old.get(k) != v for k, v in mine.items()):
+        if not isinstance(old, dict):
+            raise UserError(f"{self.store.checkpoint_dir} holds a run {self.config.name} whose newest checkpoint is "
+                            "damaged: go on with --from_resume 1, choose another --save_weight, or give --overwrite 1")
+        if any(old.get(k) != v for k, v in mine.items()):
             raise UserError(f"{self.store.checkpoint_dir} holds a run {self.config.name} with another plan: go on with "
                             "--from_resume 1 and its flags, choose another --save_weight, or give --overwrite 1")
-        self.say(f"starting afresh; run {old.get('run_id')} of the same plan is moved aside")
+        self.say(f"starting afresh; run {old.get('run_id')} of the same plan is moved aside, to "
+                 f"{free_name(self.store.folder, '.replaced')}")
 
 # %% ../nbs/12_trainer.ipynb #96383647
 @patch
@@ -446,8 +451,8 @@ def write_ended(self: Trainer) -> bool:
     return isinstance(self.writing, Future) and self.writing.done()
 
 # %% ../nbs/12_trainer.ipynb #59f55ca9
-PEAKS = {"B200": 2250e12, "H200": 989e12, "H100 PCIe": 756e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12,
-         "RTX 4090": 165e12, "RTX 3090": 71e12}
+PEAKS = {"B200": 2250e12, "H200": 989e12, "H100 PCIe": 756e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12,
+         "L4": 121e12, "RTX 4090": 165e12, "RTX 3090": 71e12}
 
 def peak_of(device) -> float:
     "Floating-point operations a second that a GPU is said to reach in bfloat16; 0 where this table does not know it."
@@ -486,7 +491,8 @@ def one_step(self: Trainer) -> dict:
                   aux_loss=aux, grad_norm=norm, lr=lr, tokens_per_second=n_targets / seconds, seconds=seconds,
                   data_wait=waited / seconds, sync_wait=self.sync_seconds / seconds, save_seconds=self.save_seconds,
                   world_size=self.world.world_size, ledger=self.ledger)
-    if peak := peak_of(self.device): record["utilisation"] = self.flops(n_targets) / seconds / peak / self.world.world_size
+    if peak := peak_of(self.device) * self.world.world_size:
+        record["utilisation"] = self.flops(n_targets) / seconds / peak
     self.spent = {k: self.spent[k] + v for k, v in zip(self.spent, (seconds, waited, self.save_seconds))}
     self.save_seconds = 0.0
     if self.skipped_in_row: record |= dict(kind="skip", first_rows=rows[:8].tolist())
@@ -702,7 +708,7 @@ def level(self: Trainer, saved, # the checkpoint's `machine`
           probe=None): # its `probe_loss`
     "In words, what this resume keeps, why not more, and how busy the processes are."
     changed = {k: f"{k} {saved.get(k)} -> {v}" for k, v in self.machine().items() if saved.get(k) != v}
-    if not changed and probe is not None and (now := self.probe_loss()) != probe:
+    if changed.keys() <= {"world_size"} and probe is not None and (now := self.probe_loss()) != probe:
         changed["probe"] = f"the loss on two rows {probe!r} -> {now!r}"
     if not changed: return "exact, bit for bit"
     why = ", ".join(changed.values()) + self.busy()
@@ -854,7 +860,8 @@ def advice(self: Trainer) -> str | None:
     if saves > 0.2:
         more = "" if self.config.async_save else ", or --async_save 1"
         return f"{saves:.0%} of the time goes to checkpoints: give a larger --save_interval{more}"
-    if rows > 0.2: return f"{rows:.0%} of the time goes to waiting for rows: give --num_workers {self.config.num_workers + 2}"
+    workers = self.config.num_workers + 2
+    if rows > 0.2: return f"{rows:.0%} of the time goes to waiting for rows: give --num_workers {workers}"
 
 # %% ../nbs/12_trainer.ipynb #a13024b9
 @patch

@@ -87,3 +87,13 @@ def test_wandb_offline_never_stops_a_run(reference, tmp_path):
     code, out, err = run([PYTHON, PRETRAIN, *FLAGS, "--data_path", reference[0], "--use_wandb", *places(tmp_path)], tmp_path, **env)
     assert code == 0 and len(steps(tmp_path)) == 4, err
     assert resume_data(tmp_path)["wandb_id"] or "Weights & Biases is off" in out
+
+@pytest.mark.parametrize("pause", [0.1, 0.4, 0.9])
+def test_a_signal_told_twice_is_one(tmp_path, pause):
+    "A second one while the process is about to leave changes neither what is saved nor the exit code."
+    data = write_texts(tmp_path / "texts.jsonl")
+    p = start([PYTHON, PRETRAIN, *TINY, "--threads", "1", "--max_steps", "100000", "--data_path", data, *places(tmp_path)], tmp_path)
+    while p.poll() is None and not (tmp_path / "out/pretrain_32_metrics.jsonl").exists(): time.sleep(0.05)
+    time.sleep(0.3); p.terminate(); time.sleep(pause); p.terminate()
+    out, err = p.communicate(timeout=60)
+    assert p.returncode == 75 and ", saved." in out, (p.returncode, out, err)

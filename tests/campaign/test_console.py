@@ -25,10 +25,22 @@ def test_back_and_on_again(ground, tmp_path, capsys):
     go(tmp_path, [*flags, "--stop_after", 8], want=75)
     assert [line.split()[0] for line in ask(capsys, "list", ref.parent)[1].splitlines()] == [f"{NAME}@{n}" for n in (8, 6, 4)]
     assert ask(capsys, "compare", ref, other)[0] == 1 and ask(capsys, "verify", ref) == (0, "".join(f"{NAME}@{n}  good\n" for n in (8, 6, 4)))
-    code, text = ask(capsys, "--save_dir", tmp_path / "out", "rollback", f"{ref}@4")
+    code, text = ask(capsys, "rollback", f"{ref}@4")
+    assert code == 2 and "give the run's --save_dir" in text and len(ask(capsys, "list", ref)[1].splitlines()) == 3
+    code, text = ask(capsys, "rollback", f"{ref}@4", "--save_dir", tmp_path / "out")
     assert code == 0 and text.splitlines() == [f"{NAME}@8 set aside", f"{NAME}@6 set aside", f"{NAME}@4 is the newest now"]
     assert "after step 4 of 12" in go(tmp_path, [*flags, "--from_resume", 1]) and final(tmp_path) == final(whole)
     assert ask(capsys, "compare", ref, other)[1].endswith("model and optimizer: the same bits\n")
+
+def test_a_plan_passes_over_damage(ground, tmp_path, capsys):
+    "As a resume would, it says so and plans from the generation before; asked for the damaged one, it refuses."
+    shutil.copytree(ground[1], tmp_path / "copy", symlinks=True)
+    ref = tmp_path / "copy/checkpoints" / NAME
+    (ref.parent / f".{NAME}.gens/0000000012/resume.pth").write_bytes(b"other")
+    code, text = ask(capsys, "plan", ref, 2)
+    assert code == 0 and "resume.pth has 5 of" in text and "after step 10: " in text
+    assert ask(capsys, "plan", f"{ref}@12", 2)[0] == 2
+    assert ask(capsys, "plan", ground[1] / "checkpoints" / NAME, 2) == (0, "after step 12: epoch 0, position 48 of 73, 0 steps left\n")
 
 @pytest.mark.parametrize("args,word", [(["show", "nope"], "there is no checkpoint of nope"), (["verify", "{}@99"], "has no generation '99'"),
                                        (["plan", "{}", "0"], "0 processes can't train"), (["plan", "{}", "x"], "invalid int value"), ([], "required: command"),
