@@ -1,5 +1,5 @@
 """Faults of the disk and kills while it is written to: nothing that was acknowledged is lost, nothing wrong is taken for right."""
-import json, os, random, shutil, subprocess
+import json, os, random, shutil, signal, subprocess
 from contextlib import contextmanager
 from multiprocessing import connection
 from pathlib import Path
@@ -8,7 +8,7 @@ import torch
 from disk import Disk, at_step, kill_at, kill_at_new, lay_out, limit_file_size, make_read_only, make_writable, watched
 from helpers import places
 from plants import acknowledge
-from world import NAME, Launch, final, go, small_world, weights
+from world import FORK, NAME, Launch, final, go, small_world, weights
 from minimind.checkpoint import CheckpointStore, json_or_none, load_original, load_resume, verify
 from minimind.config import PretrainConfig, UserError, from_args
 from minimind.pretrain import parser
@@ -351,6 +351,25 @@ def test_no_file_may_grow(bigger, tmp_path, campaign):
         shutil.rmtree(folder)
     assert codes[0] == 2 and codes[-1] == 0
     campaign.passed("full disk", len(limits))
+
+def full_in_a_large_piece(folder, mib, told):
+    "Save 50 MB where no file may grow beyond `mib` MiB, and then without the limit."
+    import resource, threading
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    store, data = store_of(folder, "large"), {"weights.pth": 1, "resume.pth": dict(w=torch.zeros(12_000_000))}
+    store.commit(1, tiny(1), dict(run_id="a"))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (mib << 20, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    try: store.commit(2, data, dict(run_id="a"))
+    except OSError as e: left = [p.name for p in store.folder.iterdir()]; told.write_text(f"{e.strerror} {left} {threading.active_count()}")
+
+def test_full_in_a_large_piece(tmp_path, campaign):
+    "The thread that computes digests ends with a save that fails in the middle of a tensor; nothing waits for it, nothing remains."
+    pytest.importorskip("resource")
+    for mib in (sizes := (1, 6, 30)):
+        p = FORK.Process(target=full_in_a_large_piece, args=(tmp_path / str(mib), mib, told := tmp_path / f"told{mib}"))
+        p.start(); p.join(60)
+        assert p.exitcode == 0 and told.read_text() == "File too large ['0000000001'] 1"
+    campaign.passed("full disk", len(sizes))
 
 def test_a_full_file_system(bigger, tmp_path, campaign, mounted):
     "No space, or no room for a name, on a small file system under the checkpoints; no space under the metrics."
