@@ -152,7 +152,7 @@ def compared(name, folder, args, T, tokens, from_file=None, peers=True, **more):
 
 def step340(folder, args):
     "The 64M model, rows of 340 tokens."
-    compared("64M, rows of 340", folder, args, 340, 5400)
+    compared("64M, rows of 340", folder, args, 340, 2700)
 
 def step512(folder, args):
     "Width 512, rows of 512 tokens."
@@ -164,7 +164,7 @@ def step2048(folder, args):
 
 def moe(folder, args):
     "The 198M mixture of four experts, rows of 340 tokens."
-    compared("198M mixture, rows of 340", folder, args, 340, 5400, use_moe=True)
+    compared("198M mixture, rows of 340", folder, args, 340, 2700, use_moe=True)
 
 def text(folder, args):
     "The 64M model on real text, rows of 340 tokens."
