@@ -152,7 +152,7 @@ def compared(name, folder, args, T, tokens, from_file=None, peers=True, **more):
 
 def step340(folder, args):
     "The 64M model, rows of 340 tokens."
-    compared("64M, rows of 340", folder, args, 340, 2700)
+    compared("64M, rows of 340", folder, args, 340, 6400)
 
 def step512(folder, args):
     "Width 512, rows of 512 tokens."
@@ -164,7 +164,7 @@ def step2048(folder, args):
 
 def moe(folder, args):
     "The 198M mixture of four experts, rows of 340 tokens."
-    compared("198M mixture, rows of 340", folder, args, 340, 2700, use_moe=True)
+    compared("198M mixture, rows of 340", folder, args, 340, 6400, use_moe=True)
 
 def text(folder, args):
     "The 64M model on real text, rows of 340 tokens."
@@ -217,6 +217,57 @@ def logits(folder, args):
 
 # --- the rest of a run
 
+def write(folder, args):
+    "Generation of 384 tokens after 16, one text at a time, the 64M model."
+    model, ids = MiniMindForCausalLM().eval(), torch.randint(36, 6400, (1, 16), generator=torch.Generator().manual_seed(0))
+    new = 384
+    def ours(): model.generate(ids, new, temperature=0.8, seed=0, eos_token_id=-1); return new
+    def row(against, other): paired(f"writing {new} tokens, against {against}", ours, other, args.repeats, faster=True)
+    if peer := qwen3(model.config):
+        peer.eval().load_state_dict(model.state_dict()); peer.config.use_cache = True
+        how = dict(max_new_tokens=new, do_sample=True, temperature=0.8, top_k=0, eos_token_id=None, pad_token_id=0, use_cache=True)
+        row("transformers", lambda: peer.generate(ids, attention_mask=torch.ones_like(ids), **how) is None or new)
+    if args.original:
+        own = originals_model(args.original, model.config).eval()
+        row("the original", lambda: own.generate(ids, max_new_tokens=new, temperature=0.8, eos_token_id=-1) is None or new)
+
+def pair_of_processes(args):
+    "In each of two processes: steps of 8 micro-batches that exchange gradients once, and ones that do so each time."
+    from contextlib import nullcontext
+    import minimind.trainer
+    from minimind.distributed import held_back
+    with tempfile.TemporaryDirectory() as folder:
+        t = trainer(args.folder, batch_size=2, accumulation_steps=8, threads=1, save_dir=folder, checkpoint_dir=folder)
+        t.plan = t.plan.__class__(**vars(t.plan) | dict(global_batch=32))
+        def once(): minimind.trainer.held_back = held_back; t.one_step()
+        def each(): minimind.trainer.held_back = lambda *a, **kw: nullcontext(); t.one_step()
+        paired("two processes, 8 micro-batches a step: speed, against exchanging gradients each time", once, each, args.repeats, faster=True)
+        if t.world.is_main: print("RESULT " + json.dumps(RESULTS[-1]), flush=True)
+
+def processes(folder, args):
+    "A step on two processes: gradients are exchanged once, against at each micro-batch."
+    trainer(folder)  # writes and tokenises the text
+    done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", __file__,
+                           "--child", "pair", "0", "--folder", folder, "--repeats", str(args.repeats)], capture_output=True, text=True)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    if not lines: sys.exit(done.stderr[-2000:])
+    r = json.loads(lines[0][7:])
+    report(*(r[k] for k in ("name", "ratio", "low", "high", "detail")))
+
+def busy(folder, args):
+    "Useful arithmetic of a step, rows of 340, as a share of what a large matrix product in bfloat16 reaches here."
+    tape = texts(6400)
+    step, t = ours(folder, tape, 340)
+    a, b = (torch.randn(4096, 4096).bfloat16() for _ in range(2))
+    rates = []
+    for i in range(args.repeats + 1):
+        needed, product = seconds(step), seconds(lambda: (a @ b) is None)
+        if i: rates.append((t.flops(1) / needed, 2 * 4096**3 / product))
+    ratios = sorted(x / y for x, y in rates)
+    useful, most = (statistics.median(column) for column in zip(*rates))
+    report("64M, rows of 340: useful arithmetic, as a share of a large product's", useful / most, ratios[0], ratios[-1],
+           f"{useful / 1e9:,.0f} of {most / 1e9:,.0f} GFLOP/s")
+
 def same_bits(folder, args):
     "A step with gradients added in fixed point, against one with floating point: 4 micro-batches of 2 rows of 340 tokens."
     one, other = (trainer(folder, same_bits=b, save_weight=f"bits{b:d}") for b in (True, False))
@@ -263,8 +314,8 @@ def start(folder, args):
     grown = status("VmRSS") - before if before else 0
     print(f"{'opening a tokenised corpus of 100 million tokens':<72} {statistics.median(times) * 1e3:6.2f} ms (+{grown / 2**20:.1f} MiB)")
 
-ALL = dict(step340=step340, step512=step512, step2048=step2048, moe=moe, text=text, memory=memory, logits=logits, same_bits=same_bits,
-           save=save, start=start)
+ALL = dict(step340=step340, step512=step512, step2048=step2048, moe=moe, text=text, busy=busy, processes=processes, memory=memory, logits=logits,
+           write=write, same_bits=same_bits, save=save, start=start)
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -274,8 +325,10 @@ if __name__ == "__main__":
     parser.add_argument("--text", help="a JSONL file, for the row about real text")
     parser.add_argument("--write", action="store_true", help="keep the results for notebook 15 (those of rows that were not run stay)")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if unknown := set(args.names) - set(ALL): parser.error(f"there is no {', '.join(unknown)}; there is {', '.join(ALL)}")
+    if args.child and args.child[0] == "pair": pair_of_processes(args); sys.exit()
     with tempfile.TemporaryDirectory() as folder:
         if args.child: child(folder, args.child[0], args.child[1] == "1"); sys.exit()
     machine = (f"{time.strftime('%Y-%m-%d')}, {platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}, "

@@ -11,7 +11,7 @@ from .config import MiniMindConfig
 from .rope import apply_rope
 
 # %% auto #0
-__all__ = ['RMSNorm', 'document_mask', 'Packed', 'by_document', 'cached_mask', 'Attention']
+__all__ = ['RMSNorm', 'document_mask', 'Packed', 'by_document', 'cached_mask', 'Cache', 'Attention']
 
 # %% ../nbs/02_attention.ipynb #74083c1e
 class RMSNorm(nn.Module):
@@ -69,6 +69,24 @@ def cached_mask(start, # tokens already in the cache
     "Which new token may read which of the `start + T` keys, (T, start + T) bool."
     return torch.ones(T, start + T, dtype=torch.bool, device=device).tril(start)
 
+# %% ../nbs/02_attention.ipynb #8aaf858a
+class Cache:
+    "Keys and values of earlier tokens, each (B, K, length, d); `append` gives a longer one and leaves this as it is."
+    def __init__(self): self.block, self.length, self.used = None, 0, [0]
+
+    def append(self, k, v): # of new tokens, each (B, K, T, d)
+        "The cache with these tokens, and all its keys and values."
+        new, T = Cache(), k.shape[2]
+        new.length = self.length + T
+        fits = self.block is not None and self.used[0] == self.length and new.length <= self.block.shape[3]
+        if fits: new.block, new.used = self.block, self.used
+        else:
+            new.block = k.new_empty(2, *k.shape[:2], 2 * new.length, k.shape[3])
+            if self.length: new.block[:, :, :, :self.length] = self.block[:, :, :, :self.length]
+        new.block[0, :, :, self.length:new.length], new.block[1, :, :, self.length:new.length] = k, v
+        new.used[0] = new.length
+        return new, *new.block[:, :, :, :new.length]
+
 # %% ../nbs/02_attention.ipynb #0874c8f2
 class Attention(nn.Module):
     "Grouped-query attention, (B, T, D) -> (B, T, D), with RMSNorm on queries and keys. Ainslie et al. 2023; Qwen3."
@@ -85,16 +103,16 @@ class Attention(nn.Module):
     def forward(self, x, # (B, T, D)
                 cos, sin, # rotary tables of these T positions, (T, d) or (B, 1, T, d)
                 packed=None, # a `Packed` when the rows hold several documents; None is plain causal
-                past=None): # keys and values of earlier tokens, each (B, K, start, d)
-        "The output (B, T, D), and keys and values (B, K, start + T, d) to pass as `past` next time."
+                past=None): # a `Cache` of earlier tokens, possibly empty; None: nothing will be kept
+        "The output (B, T, D), and the `Cache` to pass as `past` next time."
         q, k = self.q_norm(self.heads(self.q_proj(x))), self.k_norm(self.heads(self.k_proj(x)))
         q, k = apply_rope(q.transpose(1, 2), cos, sin), apply_rope(k.transpose(1, 2), cos, sin)
         v, T, dropout = self.heads(self.v_proj(x)).transpose(1, 2), x.shape[1], self.dropout if self.training else 0.0
         if packed is not None and packed.mask is None: y = by_document(q, k, v, packed, dropout)
         else:
             mask = packed.mask if packed is not None else None
-            if past is not None:
-                k, v = torch.cat((past[0], k), 2), torch.cat((past[1], v), 2)
-                if T > 1: mask = cached_mask(past[0].shape[2], T, x.device)
-            y = F.scaled_dot_product_attention(q, k, v, mask, dropout, mask is None and past is None, enable_gqa=True)
-        return F.dropout(self.o_proj(y.transpose(1, 2).flatten(2)), self.dropout, self.training), (k, v)
+            start = past.length if past is not None else 0
+            if past is not None: past, k, v = past.append(k, v)
+            if start and T > 1: mask = cached_mask(start, T, x.device)
+            y = F.scaled_dot_product_attention(q, k, v, mask, dropout, mask is None and not start, enable_gqa=True)
+        return F.dropout(self.o_proj(y.transpose(1, 2).flatten(2)), self.dropout, self.training), past

@@ -5,7 +5,7 @@
 # %% ../nbs/09_distributed.ipynb #6aba6259
 from __future__ import annotations
 import ctypes, math, os, signal, socket, sys
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -16,9 +16,9 @@ from .model import eagerly
 from .dataset import empty_batch
 
 # %% auto #0
-__all__ = ['POINT', 'World', 'world_from_environment', 'choose_device', 'choose_dtype', 'device_memory', 'end_with_launcher',
-           'loopback_store', 'init_distributed_mode', 'contact_lost', 'leave', 'all_sum', 'main_process', 'from_main',
-           'together', 'wrap_model', 'held_back', 'FixedPointSum']
+__all__ = ['POINT', 'World', 'world_from_environment', 'choose_device', 'choose_dtype', 'device_memory', 'memory_in_use',
+           'peak_memory', 'end_with_launcher', 'loopback_store', 'init_distributed_mode', 'contact_lost', 'leave',
+           'all_sum', 'main_process', 'from_main', 'together', 'wrap_model', 'held_back', 'FixedPointSum']
 
 # %% ../nbs/09_distributed.ipynb #d5b4b68a
 @dataclass
@@ -88,6 +88,25 @@ def device_memory(device # a `torch.device`
         try: sizes.append(int(Path("/sys/fs/cgroup", name).read_text()))
         except (OSError, ValueError): pass
     return min(sizes)
+
+# %% ../nbs/09_distributed.ipynb #9e36aa74
+def memory_in_use(device) -> int:
+    "Bytes that this process holds of the device; 0 when that can't be told."
+    if device.type == "cuda": return torch.cuda.memory_allocated(device)
+    try: return next(int(x.split()[1]) << 10 for x in open("/proc/self/status") if x.startswith("VmRSS"))
+    except (OSError, StopIteration): return 0
+
+@contextmanager
+def peak_memory(device):
+    "Gives a list; behind the block, its one entry is the most that the process held inside, 0 when that can't be told."
+    found = []
+    if device.type == "cuda": torch.cuda.reset_peak_memory_stats(device); yield found
+    else:
+        try: Path("/proc/self/clear_refs").write_text("5")
+        except OSError: yield found; found.append(0); return
+        yield found
+    if device.type == "cuda": found.append(torch.cuda.max_memory_allocated(device))
+    else: found.append(next(int(x.split()[1]) << 10 for x in open("/proc/self/status") if x.startswith("VmHWM")))
 
 # %% ../nbs/09_distributed.ipynb #43c1e7a2
 def end_with_launcher():

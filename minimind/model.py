@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 from .config import MiniMindConfig, UserError
 from .rope import document_positions, rope_tables
-from .attention import Attention, Packed, RMSNorm
+from .attention import Attention, Cache, Packed, RMSNorm
 from .moe import FeedForward, MOEFeedForward
 
 # %% auto #0
@@ -31,7 +31,7 @@ class MiniMindBlock(nn.Module):
         self.mlp = (MOEFeedForward if config.use_moe else FeedForward)(config)
 
     def forward(self, x, cos, sin, packed=None, past=None, real=None):
-        "The stream after the block, and keys and values for `past`; `real` (B, T) bool marks non-padding for a router."
+        "The stream after the block, and its `Cache` if there is one; `real` (B, T) bool marks non-padding for a router."
         gathered, kv = self.self_attn(self.input_layernorm(x), cos, sin, packed, past)
         x = x + gathered
         thought = self.post_attention_layernorm(x)
@@ -59,9 +59,11 @@ class MiniMindModel(nn.Module):
 
     def forward(self, input_ids, # (B, T)
                 document_ids=None, # (B, T) documents packed in a row, -1 for padding; None: each row is one text
-                past_key_values=None): # what an earlier call returned, for the tokens before these
-        "Hidden states (B, T, D), keys and values per layer, and the summed balance terms of the layers."
-        start = past_key_values[0][0].shape[2] if past_key_values else 0
+                past_key_values=None, # what an earlier call returned, for the tokens before these
+                use_cache=False): # return keys and values for a later call
+        "Hidden states (B, T, D), a `Cache` per layer (None without `use_cache`), and the layers' summed balance terms."
+        start = past_key_values[0].length if past_key_values else 0
+        if past_key_values is None: past_key_values = [Cache() if use_cache else None for _ in self.layers]
         if start and document_ids is not None: raise UserError("a cache continues one text: give it no document_ids")
         check_length(start + input_ids.shape[1], self.config)
         if document_ids is None: where, packed, real = slice(start, start + input_ids.shape[1]), None, None
@@ -71,10 +73,10 @@ class MiniMindModel(nn.Module):
         x, cos, sin, kvs = self.embed_tokens(input_ids), self.freqs_cos[where], self.freqs_sin[where], []
         x = F.dropout(x, self.config.dropout, self.training)
         for i, layer in enumerate(self.layers):
-            x, kv = layer(x, cos, sin, packed, past_key_values[i] if past_key_values else None, real)
+            x, kv = layer(x, cos, sin, packed, past_key_values[i], real)
             kvs.append(kv)
         aux = sum(layer.mlp.aux_loss for layer in self.layers) if self.config.use_moe else x.new_zeros(())
-        return self.norm(x), kvs, aux
+        return self.norm(x), kvs if kvs[0] else None, aux
 
 # %% ../nbs/04_model.ipynb #920685b4
 def next_tokens(labels, # (B, T): the token itself; -100 where it is no target
@@ -156,7 +158,7 @@ class CausalLMOutput:
     aux_loss: torch.Tensor # the router's balance term, to be added to the loss in training (0 when dense)
     hidden: torch.Tensor # (B, T, D) states behind the last norm
     head: torch.Tensor # (V, D) weights that turn a state into logits
-    past_key_values: list # keys and values of each layer, (B, K, S, head_dim)
+    past_key_values: list # a `Cache` for each layer, where one was asked for
 
     @property
     def logits(self): return F.linear(self.hidden, self.head.to(self.hidden.dtype))  # (B, T, V), computed at each call
@@ -175,11 +177,12 @@ class MiniMindForCausalLM(nn.Module):
     def forward(self, input_ids, # (B, T) token ids
                 labels=None, # (B, T) the same tokens, -100 where they are no target
                 document_ids=None, # (B, T) documents packed in a row, -1 for padding
-                past_key_values=None, # cache of the tokens before these
+                past_key_values=None, # an earlier output's, for the tokens before these
+                use_cache=False, # return `past_key_values`; given one, it is returned in any case
                 num_items_in_batch=None, # targets in the whole optimizer step, see `next_token_loss`
                 ) -> CausalLMOutput:
         "Scores for every next token and, with labels, the loss."
-        hidden, kvs, aux = self.model(input_ids, document_ids, past_key_values)
+        hidden, kvs, aux = self.model(input_ids, document_ids, past_key_values, use_cache)
         loss = None if labels is None else chunked_loss(hidden, self.lm_head.weight, labels, num_items_in_batch)
         return CausalLMOutput(loss, aux, hidden, self.lm_head.weight, kvs)
 
@@ -199,10 +202,11 @@ def pick(logits, # (B, V)
     if temperature < 0: raise UserError(f"temperature is {temperature}; it must be at least 0")
     if not 0 < top_p <= 1: raise UserError(f"top_p is {top_p}; it must be above 0 and at most 1")
     if temperature == 0: return logits.argmax(-1, keepdim=True)
-    probs, tokens = (logits.float() / temperature).softmax(-1).sort(-1, descending=True)
-    drop = probs.cumsum(-1) - probs >= top_p
-    if top_k > 0: drop[:, top_k:] = True
-    return tokens.gather(-1, probs.masked_fill(drop, 0).multinomial(1, generator=generator))
+    probs, V = (logits.float() / temperature).softmax(-1), logits.shape[-1]
+    if not 0 < top_k < V and top_p == 1: return probs.multinomial(1, generator=generator)
+    best, tokens = probs.topk(min(top_k, V) if top_k > 0 else V)  # from the likeliest down
+    best = best.masked_fill(best.cumsum(-1) - best >= top_p, 0)
+    return tokens.gather(-1, best.multinomial(1, generator=generator))
 
 # %% ../nbs/04_model.ipynb #848bed8a
 def eagerly():
@@ -230,7 +234,7 @@ def generate(model, # a `MiniMindForCausalLM`
     model.eval()
     try:
         for _ in range(max_new_tokens):
-            with eagerly(): out = model(new, past_key_values=past)
+            with eagerly(): out = model(new, past_key_values=past, use_cache=True)
             new = pick(model.lm_head(out.hidden[:, -1]), temperature, top_k, top_p, generator).masked_fill(done, eos)
             past, input_ids, done = out.past_key_values, torch.cat((input_ids, new), 1), done | (new == eos)
             if done.all(): break
@@ -272,5 +276,5 @@ def memory_plan(config, # a `MiniMindConfig`
     plan = dict(parameters=4 * P, gradients=4 * P, optimizer=8 * P, activations=first + each * (L - 1),
                 loss=(rows * length * D + V * D * (width < 4)) * width + 4 * V * D + 512 * V * (8 + width))
     if same_bits: plan["fixed-point sum"] = 8 * P
-    overlap = 0 if several or same_bits else min(plan["gradients"], plan["activations"] + plan["loss"])
+    overlap = 0 if several or same_bits or config.use_moe else min(plan["gradients"], plan["activations"] + plan["loss"])
     return plan | dict(total=sum(plan.values()) - overlap)

@@ -80,6 +80,7 @@ def dry_run(trainer, # just made
             n=3): # steps that are timed, after one that is not
     "Print what a run needs in memory, on disk and in time."
     import time
+    from minimind.distributed import memory_in_use, peak_memory
     from minimind.metrics import clock
     memory, say, mib = memory_of(trainer), trainer.say, lambda n: f"{n / 2**20:,.0f} MiB"
     parts = ", ".join(f"{name} {mib(size)}" for name, size in memory.items() if name != "total")
@@ -88,10 +89,13 @@ def dry_run(trainer, # just made
     for_good = f", and for good those of each {every} steps" if (every := trainer.config.keep_every) else ""
     say(f"disk     {mib(size)} a checkpoint; the newest two are kept, and a third while it is written{for_good}")
     if trainer.finished: say("time     none: the run is complete"); return
-    seconds, left = [], trainer.total_steps - trainer.steps
-    for _ in range(min(n + 1, left)):
-        began = time.perf_counter(); trainer.one_step(); seconds.append(time.perf_counter() - began)
+    seconds, left, own = [], trainer.total_steps - trainer.steps, memory_in_use(trainer.device) - memory["parameters"]
+    def timed(): began = time.perf_counter(); trainer.one_step(); seconds.append(time.perf_counter() - began)
+    timed()  # compiles
+    with peak_memory(trainer.device) as most:
+        for _ in range(min(n, left - 1)): timed()
     each = sorted(seconds[1:] or seconds)[len(seconds[1:]) // 2]
+    if most[0]: say(f"measured {mib(most[0] - own)} in the steps after the first, besides {mib(own)} before them")
     say(f"time     {each:.2f} s a step on this machine, {clock(each * left)} (h:mm:ss) for {left:,} steps, "
         "besides validations and saves")
 

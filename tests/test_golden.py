@@ -38,7 +38,7 @@ def test_cached_logits_and_greedy_ids(golden):
     t, model = golden
     ids = t["input_ids"]; model.eval()
     close(model(ids).logits, t["eval_logits"])
-    out = model(ids[:, :10]); cached, past = [out.logits], out.past_key_values
+    out = model(ids[:, :10], use_cache=True); cached, past = [out.logits], out.past_key_values
     for i in range(10, ids.shape[1]):
         out = model(ids[:, i:i + 1], past_key_values=past); cached.append(out.logits); past = out.past_key_values
     close(torch.cat(cached, 1), t["cached_logits"])
