@@ -16,7 +16,7 @@ __all__ = ['read_metrics', 'finite_json', 'MetricsLog', 'clock', 'tell', 'descri
 
 # %% ../nbs/11_metrics.ipynb #b7776a45
 def read_metrics(path, # a metrics.jsonl
-                 kind="step", # which lines: 'step', 'eval', 'resume', 'skip', or None for all
+                 kind="step", # which lines: 'step', 'eval', 'start', 'resume', 'end', 'skip', or None for all
                  ) -> list[dict]:
     "The records of a run, oldest first; a line cut short by a kill, or without a step, is left out."
     records = []

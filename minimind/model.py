@@ -31,7 +31,7 @@ class MiniMindBlock(nn.Module):
         self.mlp = (MOEFeedForward if config.use_moe else FeedForward)(config)
 
     def forward(self, x, cos, sin, packed=None, past=None, real=None):
-        "The stream after the block, and its `Cache` if there is one; `real` (B, T) bool marks non-padding for a router."
+        "The stream after the block, and its `Cache`, if any; `real` (B, T) bool marks non-padding for a router."
         gathered, kv = self.self_attn(self.input_layernorm(x), cos, sin, packed, past)
         x = x + gathered
         thought = self.post_attention_layernorm(x)
@@ -276,5 +276,6 @@ def memory_plan(config, # a `MiniMindConfig`
     plan = dict(parameters=4 * P, gradients=4 * P, optimizer=8 * P, activations=first + each * (L - 1),
                 loss=(rows * length * D + V * D * (width < 4)) * width + 4 * V * D + 512 * V * (8 + width))
     if same_bits: plan["fixed-point sum"] = 8 * P
-    overlap = 0 if several or same_bits or config.use_moe else min(plan["gradients"], plan["activations"] + plan["loss"])
+    one_by_one = several or same_bits or config.use_moe
+    overlap = 0 if one_by_one else min(plan["gradients"], plan["activations"] + plan["loss"])
     return plan | dict(total=sum(plan.values()) - overlap)

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['EXIT_USER', 'EXIT_NOT_FINITE', 'EXIT_STOPPED', 'EXIT_LOST', 'parser', 'complain', 'flags', 'continue_command',
-           'announce', 'memory_of', 'dry_run', 'out_of_memory', 'advice', 'floor_of', 'verdict', 'samples', 'conclude',
-           'lost', 'restarted', 'stop_code', 'main', 'cli']
+           'announce', 'memory_of', 'dry_run', 'out_of_memory', 'advice', 'floor_of', 'known_floor', 'verdict',
+           'samples', 'conclude', 'lost', 'restarted', 'stop_code', 'main', 'cli']
 
 # %% ../nbs/13_pretrain.ipynb #cd928aa7
 import os, shlex, signal, sys
@@ -59,11 +59,12 @@ def announce(trainer):
     from minimind.model import count_parameters
     c, p, say = trainer.config, trainer.plan, trainer.say
     size, dtype = count_parameters(trainer.model) / 1e6, str(trainer.dtype).removeprefix("torch.")
-    say(f"model    {c.name}: {size:.1f}M parameters, {dtype} on {trainer.device} x {trainer.world.world_size}")
+    many = f"{n} processes, each on {trainer.device}" if (n := trainer.world.world_size) > 1 else f"{trainer.device}"
+    say(f"model    {c.name}: {size:.1f}M parameters, {dtype} on {many}")
     files = ", ".join(str(full_path(d)) for d in c.data_path) or "the built-in corpus"
     documents = trainer.data.documents
     say(f"data     {files}: {len(documents):,} documents, {len(documents.tokens):,} tokens, "
-        f"{p.rows:,} rows of {c.max_seq_len}")
+        f"{p.rows:,} rows of {c.max_seq_len}; {len(trainer.val.documents) if trainer.val else 0:,} documents held out")
     say(f"plan     {trainer.total_steps:,} optimizer steps of {p.global_batch} rows "
         f"({p.batch_size} at a time on each process)")
     say(f"files    {c.path('save_dir')}, {c.path('checkpoint_dir')}, {c.path('cache_dir')}")
@@ -122,11 +123,15 @@ def floor_of(data, # a `PretrainDataset` of built-in texts
     return loss_floor(texts, len(data.documents.tokens) - len(texts))
 
 # %% ../nbs/13_pretrain.ipynb #daf563a5
+def known_floor(trainer) -> float | None:
+    "The best possible validation loss of a run on the built-in corpus; None for other texts."
+    config = trainer.config
+    if trainer.val is None or config.data_path or config.val_path: return None
+    return floor_of(trainer.val, trainer.tokenizer)
+
 def verdict(trainer) -> str: # with validation documents
     "The validation loss in a line, and how far above the best possible it is where that is known."
-    config = trainer.config
-    loss = (trainer.validation or trainer.validate())["loss"]
-    floor = floor_of(trainer.val, trainer.tokenizer) if not config.data_path and not config.val_path else None
+    loss, floor = (trainer.validation or trainer.validate())["loss"], known_floor(trainer)
     above = f", {loss - floor:.4f} above the best possible {floor:.4f}" if floor else ""
     return f"Validation loss  {loss:.4f} nats per token{above}"
 
@@ -196,6 +201,7 @@ def main(args) -> int:
         announce(trainer)
         if config.dry_run: dry_run(trainer); trainer.ddp = trainer.model; leave(); return 0
         last.enter_context(stop_on_signals(None, trainer.heard))
+        if trainer.world.is_main: trainer.floor = known_floor(trainer)
         reason = trainer.fit()
         conclude(trainer, reason)
         trainer.ddp = trainer.model  # or the group would end with the wrapper, and wait for this thread in it

@@ -26,10 +26,10 @@ from .checkpoint import (CheckpointStore, RunLock, checkpoint_files, copied, fre
 from .metrics import MetricsLog, Progress, WandbLog, tell
 
 # %% auto #0
-__all__ = ['STOP_SIGNALS', 'PLACE', 'PEAKS', 'MAY_CHANGE', 'keyed_randomness', 'load_data', 'check_numbers', 'load_strictly',
-           'model_shape', 'check_fits', 'make_model', 'make_optimizer', 'moments', 'load_optimizer', 'interrupt_after',
-           'stop_on_signals', 'Trainer', 'code_digest', 'peak_of', 'failure', 'is_whole', 'plan_is_sound',
-           'wrong_in_ours', 'load_scaler']
+__all__ = ['STOP_SIGNALS', 'PLACE', 'PEAKS', 'ASKS', 'MAY_CHANGE', 'keyed_randomness', 'load_data', 'check_numbers',
+           'load_strictly', 'model_shape', 'check_fits', 'make_model', 'adamw', 'has_muon', 'MuonAdamW',
+           'make_optimizer', 'moments', 'load_optimizer', 'interrupt_after', 'stop_on_signals', 'Trainer',
+           'code_digest', 'peak_of', 'failure', 'is_whole', 'plan_is_sound', 'wrong_in_ours', 'load_scaler']
 
 # %% ../nbs/12_trainer.ipynb #d7edc117
 @contextmanager
@@ -115,19 +115,60 @@ def make_model(config, # a `PretrainConfig`
     return model.to(device)
 
 # %% ../nbs/12_trainer.ipynb #34c5706a
-def make_optimizer(model, plan) -> torch.optim.Optimizer:
-    "torch's AdamW over all parameters, fused where the device has it. Loshchilov and Hutter 2017."
-    fused = {p.device.type for p in model.parameters()} <= {"cpu", "cuda"}
-    return torch.optim.AdamW(model.parameters(), lr=plan.learning_rate, weight_decay=plan.weight_decay, fused=fused)
+def adamw(parameters, plan):
+    "torch's AdamW over a list of parameters, fused where the device has it. Loshchilov and Hutter 2017."
+    fused = {p.device.type for p in parameters} <= {"cpu", "cuda"}
+    return torch.optim.AdamW(parameters, lr=plan.learning_rate, weight_decay=plan.weight_decay, fused=fused)
+
+# %% ../nbs/12_trainer.ipynb #149c9f8f
+def has_muon(name, p) -> bool: # a parameter of the model
+    "Whether Muon is for it: a matrix of a block, routers excepted."
+    return name.startswith("model.layers.") and p.ndim == 2 and ".gate." not in name
+
+class MuonAdamW:
+    "Muon for the matrices of the blocks and AdamW for all else, in the manner of one torch optimizer."
+    def __init__(self, model, plan):
+        named = list(model.named_parameters())
+        matrices = [p for name, p in named if has_muon(name, p)]
+        muon = torch.optim.Muon(matrices, plan.learning_rate, plan.weight_decay, adjust_lr_fn="match_rms_adamw")
+        self.parts = muon, adamw([p for name, p in named if not has_muon(name, p)], plan)
+        self.matrices = len(matrices)
+
+    @property
+    def param_groups(self): return [group for part in self.parts for group in part.param_groups]
+
+    def step(self):
+        for part in self.parts: part.step()
+
+    def zero_grad(self, set_to_none=True):
+        for part in self.parts: part.zero_grad(set_to_none)
+
+    def state_dict(self):
+        "As of one optimizer: Muon's parameters are numbered first."
+        (a, b), n = (part.state_dict() for part in self.parts), self.matrices
+        groups = [*a["param_groups"], *(g | dict(params=[i + n for i in g["params"]]) for g in b["param_groups"])]
+        return dict(state=a["state"] | {i + n: s for i, s in b["state"].items()}, param_groups=groups)
+
+    def load_state_dict(self, state):
+        n, parts = self.matrices, ({}, {})
+        for i, s in state["state"].items(): parts[i >= n][i - n if i >= n else i] = s
+        for part, s in zip(self.parts, parts): part.load_state_dict(part.state_dict() | dict(state=s))
+
+# %% ../nbs/12_trainer.ipynb #aa1948d4
+def make_optimizer(model, plan,
+                   name="adamw"): # or 'muon'
+    "The optimizer over all parameters of a model."
+    return MuonAdamW(model, plan) if name == "muon" else adamw(list(model.parameters()), plan)
 
 # %% ../nbs/12_trainer.ipynb #e71db746
 def moments(state, # one parameter's entry
-            p) -> dict: # the parameter
+            p, # the parameter
+            muon=False) -> dict: # Muon's, which keeps one moment
     "Step and moments of a parameter, in memory of their own. Raises `UserError`."
     kept = {}
-    for k, like in dict(step=torch.zeros(()), exp_avg=p, exp_avg_sq=p).items():
+    for k, like in (dict(momentum_buffer=p) if muon else dict(step=torch.zeros(()), exp_avg=p, exp_avg_sq=p)).items():
         check_numbers(state[k], like, k)
-        if k != "exp_avg" and (state[k] < 0).any(): raise UserError(f"{k} is negative")
+        if k in ("step", "exp_avg_sq") and (state[k] < 0).any(): raise UserError(f"{k} is negative")
         dtype = torch.float32 if k == "step" else p.dtype
         kept[k] = state[k].detach().to(dtype).clone(memory_format=torch.contiguous_format)
     return kept
@@ -143,7 +184,8 @@ def load_optimizer(optimizer, # from `make_optimizer`
             raise ValueError("it has other parameters")
         if state["state"] and set(state["state"]) != set(range(len(parameters))):
             raise ValueError("it lacks moments, or has others")
-        kept = {i: moments(s, parameters[i]) for i, s in state["state"].items()}
+        n = getattr(optimizer, "matrices", 0)  # the first n are Muon's
+        kept = {i: moments(s, parameters[i], i < n) for i, s in state["state"].items()}
         optimizer.load_state_dict(dict(state=kept, param_groups=mine))
     except (ValueError, LookupError, TypeError, AttributeError, RuntimeError) as e:
         raise UserError(f"{where}: its optimizer is not this model's ({e})") from None
@@ -197,7 +239,7 @@ class Trainer:
         self.tokenizer, self.data, self.val = together(lambda: load_data(config, self.progress))
         self.plan = make_plan(config, len(self.data), self.world.world_size)
         self.model = together(lambda: make_model(config, self.tokenizer, self.device))
-        self.optimizer = make_optimizer(self.model, self.plan)
+        self.optimizer = make_optimizer(self.model, self.plan, config.optimizer)
         self.scaler = torch.amp.GradScaler(self.device.type, init_scale=2.0**14, enabled=self.dtype == torch.float16)
         self.run_id, self.wandb_id, self.record, self.validation = from_main(uuid.uuid4().hex[:12]), None, None, None
         self.log = self.wandb = self.lock = self.rows = self.rows_at = self.order_of = None  # as yet
@@ -205,6 +247,8 @@ class Trainer:
         self.stop_reason, self.stopping, self.skipped_in_row, self.failed_saves, self.heard = None, False, 0, 0, []
         self.sync_seconds, self.save_seconds, self.spent = 0.0, 0.0, dict(seconds=0.0, data=0.0, save=0.0)
         self.launched_at, self.began = 0, time.monotonic()
+        self.asked, self.pausing, self.save_asked, self.launch, self.running = set(), 0, 0, None, None
+        self.floor = None  # the best possible loss, where somebody knows it
         self.store = CheckpointStore(config.name, config.path("checkpoint_dir"), config.path("save_dir"),
                                      keep_every=config.keep_every)
         if config.from_resume: together(self.resume)
@@ -313,7 +357,7 @@ def fingerprints(self: Trainer) -> dict:
     "What a resume must find unchanged: the model's configuration, the tokenizer, the data, how it is packed into rows."
     return dict(model=asdict(self.model.config), tokenizer=self.tokenizer.fingerprint,
                 data=self.data.documents.info["sha256"],
-                packing=f"{self.config.packing}, rows of {self.config.max_seq_len}")
+                packing=f"{self.config.packing}, rows of {self.config.max_seq_len}", optimizer=self.config.optimizer)
 
 # %% ../nbs/12_trainer.ipynb #707da8a9
 def code_digest() -> str:
@@ -472,6 +516,47 @@ def flops(self: Trainer, tokens) -> float:
     return tokens * (6 * n + 6 * shape.num_hidden_layers * width * self.config.max_seq_len)
 
 # %% ../nbs/12_trainer.ipynb #4173443b
+ASKS = "pause", "continue", "save", "stop"
+
+@patch
+def ask(self: Trainer, what): # one of `ASKS`
+    "Ask the run for something, from any thread; it is heard after the current step. Raises `UserError`."
+    if what not in ASKS: raise UserError(f"{str(what)[:40]!r} is nothing to ask a run for: there is {', '.join(ASKS)}")
+    if what == "stop": self.stop_reason = "stop"
+    elif what == "continue": self.asked.discard("pause")
+    else: self.asked.add(what)
+
+# %% ../nbs/12_trainer.ipynb #57096299
+@patch(as_prop=True)
+def control(self: Trainer) -> Path:
+    "The file in which another process may ask for something."
+    return self.config.path("save_dir") / f"{self.config.name}_control.json"
+
+@patch
+def requests(self: Trainer) -> tuple[bool, bool]:
+    "Whether this process was asked to save, and to pause; on the main one the control file is read first."
+    if self.world.is_main and os.path.lexists(self.control):
+        request = json_or_none(self.control)
+        try: self.control.unlink()
+        except OSError: request = None  # can't be taken away: it would be heard again and again
+        if isinstance(request, dict) and request.get("launch") == self.launch is not None: self.ask(request.get("ask"))
+        else: self.say(f"{self.control.name} was meant for another launch: nothing done")
+    save, pause = "save" in self.asked, "pause" in self.asked
+    self.asked.discard("save")
+    return save, pause
+
+# %% ../nbs/12_trainer.ipynb #ca333199
+@patch
+def wait_while_paused(self: Trainer):
+    "Return when no process is asked to pause any more, or some one to stop."
+    while self.pausing and not self.stopping:
+        time.sleep(0.2)
+        save, pause = self.requests()
+        stopping, self.pausing, saving = all_sum([self.stop_reason is not None, pause, save], self.device)
+        self.stopping = stopping > 0
+        if saving: self.save()
+
+# %% ../nbs/12_trainer.ipynb #f35e5b9b
 @patch
 def one_step(self: Trainer) -> dict:
     "One optimizer step, without the guards of `step`."
@@ -482,7 +567,8 @@ def one_step(self: Trainer) -> dict:
     waited = time.perf_counter() - began
     self.optimizer.zero_grad(set_to_none=True)  # of a step that was broken off in a debugger
     shares, lr = self.backward(batches, max(1, n_targets)), plan.lr(self.epoch, start)
-    loss, aux, stopping, written = all_sum([*shares, self.stop_reason is not None, self.write_ended()], self.device)
+    loss, aux, stopping, written, self.save_asked, self.pausing = all_sum(
+        [*shares, self.stop_reason is not None, self.write_ended(), *self.requests()], self.device)
     norm, rows = self.update(loss, lr), self.order()[start:stop]
     self.steps, self.tokens, self.stopping = self.steps + 1, self.tokens + int(n_targets), stopping > 0
     if self.world.is_main: self.keep_ledger(rows)
@@ -646,9 +732,9 @@ def check_same(self: Trainer, theirs): # the checkpoint's `minimind` entry
     self.check_model(theirs)
     mine, saved = self.fingerprints(), theirs["fingerprints"]
     for what, flags in dict(tokenizer="--tokenizer_path", packing="--packing and --max_seq_len",
-                            data="--data_path, --text_field and --val_fraction").items():
-        if saved[what] != mine[what]:
-            raise UserError(f"the checkpoint's {what} is {saved[what][:40]}, this run's is {mine[what][:40]}: give the "
+                            data="--data_path, --text_field and --val_fraction", optimizer="--optimizer").items():
+        if (was := saved.get(what, "adamw")) != mine[what]:  # older checkpoints don't name their optimizer
+            raise UserError(f"the checkpoint's {what} is {was[:40]}, this run's is {mine[what][:40]}: give the "
                             f"same {flags}, or start another run with --from_weight and another --save_weight")
 
 # %% ../nbs/12_trainer.ipynb #3c74ca17
@@ -833,8 +919,10 @@ def __iter__(self: Trainer):
         every = self.config.eval_interval
         if self.finished or every and self.steps % every == 0: self.validate()
         began = time.perf_counter()
-        if self.steps % self.config.save_interval == 0: self.save(); self.save_seconds = time.perf_counter() - began
+        if self.steps % self.config.save_interval == 0 or self.save_asked:
+            self.save(); self.save_seconds = time.perf_counter() - began
         yield record
+        self.wait_while_paused()
 
 # %% ../nbs/12_trainer.ipynb #f48a9650
 @patch
@@ -891,19 +979,39 @@ def finish_save(self: Trainer):
 # %% ../nbs/12_trainer.ipynb #f2d7e0a4
 @patch
 def fit(self: Trainer) -> str:
-    "Train to the end or a stop, and save; returns 'finished', a signal's name, 'stop_after' or 'max_minutes'."
+    "Train to the end or a stop, and save; returns 'finished', 'stop', a signal's name, 'stop_after' or 'max_minutes'."
     if self.finished:
         together(self.finish_save)
         self.say(f"the run is complete after {self.steps} steps: nothing left to do")
         return "finished"
     self.begin()
-    if self.steps: self.write(dict(kind="resume", step=self.steps, position=self.position, **self.machine()))
+    self.launch = from_main(uuid.uuid4().hex[:12])
+    self.write(dict(kind="resume" if self.steps else "start", step=self.steps, position=self.position,
+                    total_steps=self.total_steps, run_id=self.run_id, launch=self.launch, floor=self.floor,
+                    **self.machine()))
     self.launched_at, self.stop_reason, self.stopping = self.steps, None, False
     self.heard.clear()
-    bar = Progress(self.total_steps, self.steps, self.config.log_interval, self.progress)
+    bar, reason = Progress(self.total_steps, self.steps, self.config.log_interval, self.progress), "failed"
     try:
         with stop_on_signals(lambda name: setattr(self, "stop_reason", name), self.heard): self.train(bar)
-    finally: bar.close()
-    reason = "finished" if self.finished else self.stop_reason or "stopped"
+        reason = "finished" if self.finished else self.stop_reason or "stopped"
+    finally:
+        bar.close()
+        self.write(dict(kind="end", step=self.steps, launch=self.launch, reason=reason))
+        self.launch = None
     self.stop_reason, self.stopping = None, False  # the next loop goes on
     return reason
+
+# %% ../nbs/12_trainer.ipynb #ba009162
+@patch
+def fit_in_background(self: Trainer) -> Future:
+    "Start `fit` in a thread; the `Future` has its result. Raises `UserError` when one is running already."
+    if self.running and not self.running.done(): raise UserError("this trainer is training already")
+    future, self.notes, self.progress = Future(), [], False
+    self.say = self.notes.append if self.world.is_main else self.say
+    def work():
+        try: future.set_result(self.fit())
+        except BaseException as e: future.set_exception(e)
+    self.running = future
+    threading.Thread(target=work, name="fit", daemon=True).start()
+    return future
