@@ -82,7 +82,8 @@ def loss_svg(steps, # step records
     Y = lambda y: 10 + (hi - math.log(max(y, 1e-9))) / (hi - lo) * (height - 50)
     line = lambda points, style: f'<polyline fill="none" {style} points="%s"/>' % " ".join(
         f"{X(x):.1f},{Y(y):.1f}" for x, y in points)
-    ticks = [t for t in (0.1, 0.2, 0.5, 1, 2, 3, 4, 6, 8, 10) if lo <= math.log(t) <= hi]
+    step = next(s for s in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10**9) if math.exp(hi) - math.exp(lo) < 9 * s)
+    ticks = [k * step for k in range(1, 1000) if lo <= math.log(k * step) <= hi]
     parts = [svg_level(Y(t), right) + svg_text(38, Y(t) + 4, f"{t:g}", "end") for t in ticks]
     if floor:
         parts.append(svg_level(Y(floor), right, 'stroke="#d55e00" stroke-dasharray="5 4"'))
@@ -159,6 +160,9 @@ class Panel:
         import ipywidgets as w
         self.path, self.floor, self.every = metrics_of(run), floor, every
         self.trainer = run if hasattr(run, "ask") else None
+        if self.trainer and floor is None:
+            from minimind.pretrain import known_floor
+            self.floor = known_floor(self.trainer)
         self.tail, self.closed = Tail(self.path), threading.Event()
         self.picture, self.facts, self.told = w.HTML(), w.HTML(), w.HTML()
         self.buttons = {}

@@ -588,6 +588,29 @@ def one_step(self: Trainer) -> dict:
     if written: self.settle()
     return record
 
+# %% ../nbs/12_trainer.ipynb #ffda2144
+@patch
+def inspect(self: Trainer, rows) -> list[str]: # numbers of rows
+    "The texts of some rows of the training data; `|` stands between documents."
+    batch, out = self.data.__getitems__(list(rows)), []
+    for ids, documents in zip(batch["input_ids"].tolist(), batch["document_ids"].tolist()):
+        cuts = [0, *[i for i in range(1, len(ids)) if documents[i] != documents[i - 1]], len(ids)]
+        parts = [self.tokenizer.decode(ids[a:b]) for a, b in zip(cuts, cuts[1:]) if documents[a] >= 0]
+        out.append(" | ".join(parts))
+    return out
+
+@patch
+def culprit(self: Trainer) -> str | None:
+    "The first module, or gradient, of the last step's micro-batches that is not finite; None when all are."
+    from minimind.debug import first_nonfinite
+    epoch, start, stop = self.last_step
+    order = epoch_order(self.plan.rows, self.plan.seed, epoch)
+    for a in range(start, stop, self.plan.batch_size):
+        batch = self.data.__getitems__(order[a:min(a + self.plan.batch_size, stop)])
+        with eagerly(), torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
+            found = first_nonfinite(self.model, {k: v.to(self.device) for k, v in batch.items()})
+        if found: return found
+
 # %% ../nbs/12_trainer.ipynb #0b03ebb4
 @patch
 def step(self: Trainer) -> dict:
@@ -597,8 +620,9 @@ def step(self: Trainer) -> dict:
     with interrupt_after(): self.record = self.one_step()
     if self.skipped_in_row >= self.config.max_skipped:
         raise NotFinite(f"loss or gradient not finite in {self.skipped_in_row} steps in a row, the last one step "
-                        f"{self.steps} (learning rate {self.record['lr']:.2e}, rows {self.record['first_rows']} ...); "
-                        "the parameters are those before: lower --learning_rate or look at the rows")
+                        f"{self.steps} (learning rate {self.record['lr']:.2e}, rows {self.record['first_rows']} ..., "
+                        f"first in {self.culprit()}); the parameters are those before: lower --learning_rate or look at "
+                        "the rows with Trainer.inspect")
     return self.record
 
 # %% ../nbs/12_trainer.ipynb #c91f78db
