@@ -31,7 +31,7 @@ def rms(x) -> float:
     return x.detach().float().square().mean().sqrt().item()
 
 def layer_statistics(model, batch) -> list[dict]:
-    "For each module that has weights, in the order of execution: sizes of its output, weights and gradients for a batch."
+    "For each module with weights, in the order of execution: sizes of its output, weights and gradients for a batch."
     seen, hooks = {}, []
     def keep(name):
         def hook(module, inputs, out): seen.setdefault(name, out.detach())  # a value returned would replace the output
@@ -60,8 +60,10 @@ def plot_statistics(named, # {label: from `layer_statistics`}
     fig, ax = plt.subplots(figsize=(8, 3))
     for (label, stats), style in zip(named.items(), ("o-", "s--", "^:", "x-.")):
         ax.plot([s[what] for s in stats], style, ms=4, label=label)
-    ax.set_xticks(range(len(names)), [n.removeprefix("model.").replace("layers.", "") for n in names], rotation=90, fontsize=7)
-    ax.set(ylabel=f"{what} (root mean square)" if what != "largest" else "largest number", yscale="log", xlabel="module")
+    short = [n.removeprefix("model.").replace("layers.", "") for n in names]
+    ax.set_xticks(range(len(names)), short, rotation=90, fontsize=7)
+    label = f"{what} (root mean square)" if what != "largest" else "largest number"
+    ax.set(ylabel=label, yscale="log", xlabel="module")
     ax.legend()
     return fig
 
@@ -83,7 +85,7 @@ def lr_range_test(model, # is left as it was
 
 # %% ../nbs/17_debug.ipynb #d09d0665
 def first_nonfinite(model, batch) -> str | None:
-    "The first module whose output is not finite, else the first parameter whose gradient is not; None when all is well."
+    "The first module whose output is not finite, else the first parameter whose gradient is not; None if all is well."
     found, hooks = [], []
     def look(name):
         def hook(module, inputs, out):

@@ -99,7 +99,7 @@ def loss_svg(steps, # step records
 
 # %% ../nbs/16_live.ipynb #b3d87b1a
 def status(steps, others) -> dict:
-    "What a run's records say: step, total, loss, speed, time left, `state` ('waiting', 'running', or why it ended), ..."
+    "What a run's records say: step, total, loss, time left, `state` ('waiting', 'running', or why it ended), ..."
     begun = [r for r in others if r["kind"] in ("start", "resume")]
     about, last = begun[-1] if begun else {}, steps[-1] if steps else {}
     ended = [r for r in others if r["kind"] == "end" and r.get("launch") == about.get("launch")]

@@ -621,8 +621,8 @@ def step(self: Trainer) -> dict:
     if self.skipped_in_row >= self.config.max_skipped:
         raise NotFinite(f"loss or gradient not finite in {self.skipped_in_row} steps in a row, the last one step "
                         f"{self.steps} (learning rate {self.record['lr']:.2e}, rows {self.record['first_rows']} ..., "
-                        f"first in {self.culprit()}); the parameters are those before: lower --learning_rate or look at "
-                        "the rows with Trainer.inspect")
+                        f"first in {self.culprit()}); the parameters are those before: lower --learning_rate or look "
+                        "at the rows with Trainer.inspect")
     return self.record
 
 # %% ../nbs/12_trainer.ipynb #c91f78db

@@ -18,8 +18,8 @@ trainer = Trainer(PretrainConfig(hidden_size=32, num_hidden_layers=1, max_seq_le
                                  save_interval=10**6, eval_interval=50, threads=1, device="cpu", **places), say=len, progress=False)
 running = trainer.fit_in_background()
 panel = Panel(trainer)
-panel""", """from minimind.explore import playground_widget
-playground_widget(trainer.model, trainer.tokenizer)""", """from ipywidgets import interact
+panel""", """from minimind.playground import playground
+playground(trainer.model, trainer.tokenizer)""", """from ipywidgets import interact
 from minimind.sampler import learning_rate
 import matplotlib.pyplot as plt
 def draw(warmup=0.1):
