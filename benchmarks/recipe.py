@@ -25,7 +25,7 @@ def run(recipe, text, steps, seed):
         t = Trainer(PretrainConfig(data_path=[text] if text else [], val_fraction=0.02, max_steps=steps, batch_size=4, accumulation_steps=2,
                                    epochs=99, eval_interval=10, save_interval=10**6, seed=seed, **shape, **places, **recipe),
                     say=lambda text: None, progress=False)
-        t.fit()
+        if t.fit() != "finished": sys.exit(75)  # a signal
         records = read_metrics(t.config.path("save_dir") / f"{t.config.name}_metrics.jsonl", None)
         t.close()
     tokens, curve = 0, []

@@ -83,7 +83,9 @@ def loss_svg(steps, # step records
     line = lambda points, style: f'<polyline fill="none" {style} points="%s"/>' % " ".join(
         f"{X(x):.1f},{Y(y):.1f}" for x, y in points)
     step = next(s for s in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10**9) if math.exp(hi) - math.exp(lo) < 9 * s)
-    ticks = [k * step for k in range(1, 1000) if lo <= math.log(k * step) <= hi]
+    ticks, free = [], math.inf  # from below, as long as there is room for a label
+    for t in (k * step for k in range(1, 1000)):
+        if lo <= math.log(t) <= hi and free - Y(t) > 14: ticks.append(t); free = Y(t)
     parts = [svg_level(Y(t), right) + svg_text(38, Y(t) + 4, f"{t:g}", "end") for t in ticks]
     if floor:
         parts.append(svg_level(Y(floor), right, 'stroke="#d55e00" stroke-dasharray="5 4"'))
