@@ -11,7 +11,7 @@ from .metrics import clock, smooth
 
 # %% auto #0
 __all__ = ['LAUNCHES', 'Tail', 'thinned', 'svg_text', 'svg_level', 'svg_picture', 'loss_svg', 'status', 'status_html', 'ask_run',
-           'metrics_of', 'Panel', 'Launch', 'launch', 'stop_launches', 'compare']
+           'metrics_of', 'Panel', 'newest_runs', 'Launch', 'launch', 'stop_launches', 'compare']
 
 # %% ../nbs/16_live.ipynb #24b5a73e
 class Tail:
@@ -209,6 +209,11 @@ class Panel:
     def _ipython_display_(self):
         from IPython.display import display
         display(self.widget)
+
+# %% ../nbs/16_live.ipynb #a07b1add
+def newest_runs(folder="out") -> list[Path]:
+    "The metrics files below a `--save_dir`, the one that was written last first."
+    return sorted(Path(folder).glob("*_metrics.jsonl"), key=lambda p: -p.stat().st_mtime)
 
 # %% ../nbs/16_live.ipynb #c551090d
 LAUNCHES = {}  # by metrics file, those of this process

@@ -6,14 +6,29 @@
 from __future__ import annotations
 import html
 import torch
-from .config import UserError
-from .model import eagerly, pick
+from .config import MiniMindConfig, UserError
+from .checkpoint import load_original
+from .model import MiniMindForCausalLM, eagerly, pick
 from .rope import apply_rope
 
 # %% auto #0
-__all__ = ['ids_of', 'shown', 'write', 'written_html', 'playground', 'attention_weights', 'attention_figure',
+__all__ = ['load_model', 'ids_of', 'shown', 'write', 'written_html', 'playground', 'attention_weights', 'attention_figure',
            'attention_explorer', 'logit_lens', 'lens_figure', 'router_choices', 'router_figure', 'row_html',
            'packing_figure', 'resume_figure']
+
+# %% ../nbs/18_playground.ipynb #417982b5
+def load_model(path, # a `…_resume.pth` of a run
+               tokenizer_path=None, # of that run
+               device="cpu"):
+    "Model, ready to write, and tokenizer of a run. Raises `UserError` for a file that is no resume file of a run."
+    from minimind.tokenizer import load_tokenizer
+    from minimind.trainer import load_strictly
+    data = load_original(path)
+    try: config, weights = MiniMindConfig(**data["minimind"]["fingerprints"]["model"]), data["model"]
+    except (TypeError, LookupError): raise UserError(f"{path} is no resume file of a run: no model in it") from None
+    model, tokenizer = MiniMindForCausalLM(config), load_tokenizer(tokenizer_path)
+    load_strictly(model, weights, path)
+    return model.to(device).eval(), tokenizer
 
 # %% ../nbs/18_playground.ipynb #2ff1ea85
 def ids_of(model, tokenizer, text) -> torch.Tensor:

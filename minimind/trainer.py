@@ -130,6 +130,7 @@ class MuonAdamW:
     def __init__(self, model, plan):
         named = list(model.named_parameters())
         matrices = [p for name, p in named if has_muon(name, p)]
+        if not hasattr(torch.optim, "Muon"): raise UserError("--optimizer muon needs torch 2.9 or newer")
         muon = torch.optim.Muon(matrices, plan.learning_rate, plan.weight_decay, adjust_lr_fn="match_rms_adamw")
         self.parts = muon, adamw([p for name, p in named if not has_muon(name, p)], plan)
         self.matrices = len(matrices)
