@@ -160,6 +160,7 @@ BY_DATA = dict( #                 own text, built-in corpus
     batch_size                  = (32, 2),
     accumulation_steps          = (8, 1),
     learning_rate               = (5e-4, 6e-3),
+    optimizer                   = ("adamw", "muon"),
     warmup_ratio                = (0.0, 0.03),
     dtype                       = ("auto", "float32"),
     save_interval               = (125, 500),
@@ -202,7 +203,8 @@ class PretrainConfig:
     accumulation_steps: int = by_data("accumulation_steps", "micro-batches per process in one optimizer step")
     learning_rate: float = by_data("learning_rate", "peak learning rate")
     warmup_ratio: float = by_data("warmup_ratio", "share of the run over which the learning rate rises to its cosine")
-    optimizer: str = opt("adamw", "AdamW, or Muon for the blocks' matrices and AdamW for the rest", ("adamw", "muon"))
+    optimizer: str = by_data("optimizer", "AdamW, or Muon for the blocks' matrices and AdamW for the rest",
+                             choices=("adamw", "muon"))
     weight_decay: float = opt(0.01, "AdamW's weight decay, for matrices")
     grad_clip: float = opt(1.0, "largest norm of the gradient")
     max_skipped: int = opt(3, "stop after this many steps in a row whose loss or gradient is not finite")

@@ -88,7 +88,7 @@ def test_public_things_have_docstrings():
 def test_no_run_has_left_files_among_the_notebooks():
     "What a notebook writes goes to a temporary folder."
     there = {p.relative_to(ROOT / "nbs").parts[0] for p in (ROOT / "nbs").rglob("*") if ".ipynb_checkpoints" not in p.parts}
-    assert there - {p.name for p in NOTEBOOKS} <= {"images", "main_job.json", "fault_campaign.json", "benchmarks.json", "_proc"}
+    assert there - {p.name for p in NOTEBOOKS} <= {"images", "main_job.json", "fault_campaign.json", "benchmarks.json", "recipe.json", "_proc"}
 
 def test_nothing_private_is_published():
     "No home folder, no key and no address of this machine in what is committed."
