@@ -222,7 +222,7 @@ def write(folder, args):
     model, ids = MiniMindForCausalLM().eval(), torch.randint(36, 6400, (1, 16), generator=torch.Generator().manual_seed(0))
     new = 384
     def ours(): model.generate(ids, new, temperature=0.8, seed=0, eos_token_id=-1); return new
-    def row(against, other): paired(f"writing {new} tokens, against {against}", ours, other, args.repeats, faster=True)
+    def row(against, other): paired(f"writing {new} tokens: tokens a second, against {against}", ours, other, args.repeats, faster=True)
     if peer := qwen3(model.config):
         peer.eval().load_state_dict(model.state_dict()); peer.config.use_cache = True
         how = dict(max_new_tokens=new, do_sample=True, temperature=0.8, top_k=0, eos_token_id=None, pad_token_id=0, use_cache=True)
@@ -239,8 +239,9 @@ def pair_of_processes(args):
     with tempfile.TemporaryDirectory() as folder:
         t = trainer(args.folder, batch_size=2, accumulation_steps=8, threads=1, save_dir=folder, checkpoint_dir=folder)
         t.plan = t.plan.__class__(**vars(t.plan) | dict(global_batch=32))
-        def once(): minimind.trainer.held_back = held_back; t.one_step()
-        def each(): minimind.trainer.held_back = lambda *a, **kw: nullcontext(); t.one_step()
+        def step_with(exchange): minimind.trainer.held_back = exchange; t.epoch = t.position = 0; t.one_step()
+        def once(): step_with(held_back)
+        def each(): step_with(lambda *a, **kw: nullcontext())
         paired("two processes, 8 micro-batches a step: speed, against exchanging gradients each time", once, each, args.repeats, faster=True)
         if t.world.is_main: print("RESULT " + json.dumps(RESULTS[-1]), flush=True)
 

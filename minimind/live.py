@@ -225,7 +225,7 @@ class Launch:
         self.config = config
         self.said = metrics_of(self).with_name(f"{config.name}_launch.log")
         self.said.parent.mkdir(parents=True, exist_ok=True)
-        # a small parent: it is told when this process dies, passes that on, and waits for the run to save
+        # torchrun is told when this process dies, passes that on, and waits for its workers to save
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(nproc),
                    str(Path(sys.modules["minimind.config"].__file__).with_name("pretrain.py")), *flags(config)]
         libc = ctypes.CDLL(None) if sys.platform == "linux" else None

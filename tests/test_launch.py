@@ -77,7 +77,7 @@ def test_help_is_quick_and_free_of_torch():
     assert code == 0 and "--from_resume" in out and "torch" not in [line.split("|")[-1].strip() for line in err.splitlines()]
 
 def test_a_package_that_loads_no_more_than_it_needs():
-    code = "import minimind.trainer, sys; print([m for m in ('wandb', 'ipywidgets', 'matplotlib', 'transformers') if m in sys.modules])"
+    code = "import minimind.trainer, minimind.live, minimind.debug, minimind.playground, sys; print([m for m in ('wandb', 'ipywidgets', 'matplotlib', 'transformers') if m in sys.modules])"
     assert run([PYTHON, "-c", code], ROOT)[1].strip() == "[]"
 
 def test_wandb_offline_never_stops_a_run(reference, tmp_path):

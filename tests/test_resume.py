@@ -25,6 +25,18 @@ def test_notebook_state_and_float16(tmp_path):
     second.fit(); second.close()
     assert same_bytes(resume_data(tmp_path / "two"), resume_data(tmp_path / "whole"))
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_muon(tmp_path, dtype):
+    "Muon's momentum is resumed like AdamW's moments, also under a gradient scaler; another optimizer is refused."
+    data, how = write_texts(tmp_path / "texts.jsonl"), ("--optimizer", "muon", "--dtype", dtype, "--use_moe", 1)
+    whole = trainer(tmp_path / "whole", *how, data=data); whole.fit(); whole.close()
+    for more in (["--stop_after", 4], ["--from_resume", 1]):
+        t = trainer(tmp_path / "two", *how, *more, data=data); t.fit(); t.close()
+    two, one = (resume_data(tmp_path / name, "pretrain_32_moe") for name in ("two", "whole"))
+    assert same_bytes(two, one) and any("momentum_buffer" in s for s in one["optimizer"]["state"].values())
+    with pytest.raises(UserError, match="optimizer is muon, this run's is adamw: give the same --optimizer"):
+        trainer(tmp_path / "two", *how[2:], "--from_resume", 1, data=data)
+
 def test_what_a_resume_refuses(tmp_path):
     data = write_texts(tmp_path / "texts.jsonl")
     t = trainer(tmp_path, "--max_steps", 4, "--stop_after", 2, data=data); t.fit(); t.close()
