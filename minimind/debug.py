@@ -9,8 +9,7 @@ import torch
 from .config import UserError
 
 # %% auto #0
-__all__ = ['overfit', 'rms', 'layer_statistics', 'plot_statistics', 'lr_range_test', 'first_nonfinite', 'leaks_future',
-           'expert_load']
+__all__ = ['overfit', 'rms', 'layer_statistics', 'plot_statistics', 'lr_range_test', 'leaks_future', 'expert_load']
 
 # %% ../nbs/17_debug.ipynb #69db7636
 def overfit(model, # is left as it was
@@ -82,28 +81,6 @@ def lr_range_test(model, # is left as it was
         rates.append(rate); losses.append(out.loss.item())
         if not math.isfinite(losses[-1]) or losses[-1] > 2 * losses[0]: break
     return rates, losses
-
-# %% ../nbs/17_debug.ipynb #d09d0665
-def first_nonfinite(model, batch) -> str | None:
-    "The first module whose output is not finite, else the first parameter whose gradient is not; None if all is well."
-    found, hooks = [], []
-    def look(name):
-        def hook(module, inputs, out):
-            tensors = out if isinstance(out, (tuple, list)) else [out]
-            if any(isinstance(t, torch.Tensor) and not torch.isfinite(t).all() for t in tensors): found.append(name)
-        return hook
-    for name, module in model.named_modules():
-        if name: hooks.append(module.register_forward_hook(look(name)))
-    try:
-        model.zero_grad(set_to_none=True)
-        out = model(**batch)
-        if not found: (out.loss + out.aux_loss).backward()
-    finally:
-        for hook in hooks: hook.remove()
-    gradients = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
-    found += [n for n, g in gradients.items() if not torch.isfinite(g).all()]
-    model.zero_grad(set_to_none=True)
-    return found[0] if found else None
 
 # %% ../nbs/17_debug.ipynb #810e3927
 @torch.no_grad()

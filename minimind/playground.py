@@ -10,6 +10,7 @@ from .config import MiniMindConfig, UserError
 from .checkpoint import load_original
 from .model import MiniMindForCausalLM, eagerly, pick
 from .rope import apply_rope
+from .sampler import micro_batches
 
 # %% auto #0
 __all__ = ['load_model', 'ids_of', 'shown', 'write', 'written_html', 'playground', 'attention_weights', 'attention_figure',

@@ -29,7 +29,8 @@ from .metrics import MetricsLog, Progress, WandbLog, tell
 __all__ = ['STOP_SIGNALS', 'PLACE', 'PEAKS', 'ASKS', 'MAY_CHANGE', 'keyed_randomness', 'load_data', 'check_numbers',
            'load_strictly', 'model_shape', 'check_fits', 'make_model', 'adamw', 'has_muon', 'MuonAdamW',
            'make_optimizer', 'moments', 'load_optimizer', 'interrupt_after', 'stop_on_signals', 'Trainer',
-           'code_digest', 'peak_of', 'failure', 'is_whole', 'plan_is_sound', 'wrong_in_ours', 'load_scaler']
+           'code_digest', 'peak_of', 'first_nonfinite', 'failure', 'is_whole', 'plan_is_sound', 'wrong_in_ours',
+           'load_scaler']
 
 # %% ../nbs/12_trainer.ipynb #d7edc117
 @contextmanager
@@ -590,6 +591,27 @@ def one_step(self: Trainer) -> dict:
     return record
 
 # %% ../nbs/12_trainer.ipynb #ffda2144
+def first_nonfinite(model, batch) -> str | None:
+    "The first module whose output is not finite, else the first parameter whose gradient is not; None if all is well."
+    found, hooks = [], []
+    def look(name):
+        def hook(module, inputs, out):
+            tensors = out if isinstance(out, (tuple, list)) else [out]
+            if any(isinstance(t, torch.Tensor) and not torch.isfinite(t).all() for t in tensors): found.append(name)
+        return hook
+    for name, module in model.named_modules():
+        if name: hooks.append(module.register_forward_hook(look(name)))
+    try:
+        model.zero_grad(set_to_none=True)
+        out = model(**batch)
+        if not found: (out.loss + out.aux_loss).backward()
+    finally:
+        for hook in hooks: hook.remove()
+    gradients = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    found += [n for n, g in gradients.items() if not torch.isfinite(g).all()]
+    model.zero_grad(set_to_none=True)
+    return found[0] if found else None
+
 @patch
 def inspect(self: Trainer, rows) -> list[str]: # numbers of rows
     "The texts of some rows of the training data; `|` stands between documents."
@@ -603,7 +625,6 @@ def inspect(self: Trainer, rows) -> list[str]: # numbers of rows
 @patch
 def culprit(self: Trainer) -> str | None:
     "The first module, or gradient, of the last step's micro-batches that is not finite; None when all are."
-    from minimind.debug import first_nonfinite
     epoch, start, stop = self.last_step
     order = epoch_order(self.plan.rows, self.plan.seed, epoch)
     for a in range(start, stop, self.plan.batch_size):

@@ -62,7 +62,7 @@ def test_stored_outputs_are_true(path, tmp_path):
 
 def test_a_picture_in_each_notebook_that_has_something_to_draw():
     without = {p.stem for p in NOTEBOOKS if not any("image/png" in o.get("data", {}) for c in cells(p) for o in c.get("outputs", []))}
-    assert without <= {"00_config", "13_pretrain"}
+    assert without <= {"00_config", "13_pretrain", "20_page"}
 
 def test_imports_form_no_loop():
     uses = {p.stem: {n.module for n in ast.walk(ast.parse(p.read_text())) if isinstance(n, ast.ImportFrom) and n.level == 1} |
@@ -113,7 +113,7 @@ def test_readme_is_the_index_notebook(tmp_path):
 
 def test_the_index_is_short_and_names_every_notebook_and_dependency():
     text = "\n".join(c.source for c in cells(ROOT / "nbs/index.ipynb") if c.cell_type == "markdown")
-    assert len(re.sub(r"[|`#*-]", " ", text).split()) <= 700
+    assert len(re.sub(r"[|`#*-]", " ", text).split()) <= 850
     for p in NOTEBOOKS: assert p.stem == "index" or p.name in text, p.name
     settings = (ROOT / "settings.ini").read_text()
     for group in ("requirements", "dev_requirements"):
