@@ -641,9 +641,10 @@ def step(self: Trainer) -> dict:
     self.begin()
     with interrupt_after(): self.record = self.one_step()
     if self.skipped_in_row >= self.config.max_skipped:
+        where = f"first in {found}" if (found := self.culprit()) else "not seen when it was repeated"
         raise NotFinite(f"loss or gradient not finite in {self.skipped_in_row} steps in a row, the last one step "
                         f"{self.steps} (learning rate {self.record['lr']:.2e}, rows {self.record['first_rows']} ..., "
-                        f"first in {self.culprit()}); the parameters are those before: lower --learning_rate or look "
+                        f"{where}); the parameters are those before: lower --learning_rate or look "
                         "at the rows with Trainer.inspect")
     return self.record
 

@@ -71,7 +71,7 @@ def test_not_finite(tmp_path, world, campaign):
         assert "Traceback" not in text, case
         if fatal:
             line, = told(text)
-            assert re.search(rf"step {bad[-1]} \(learning rate \d\S+, rows \[\d+, .*\] \.\.\.\)", line), case
+            assert re.search(rf"step {bad[-1]} \(learning rate \d\S+, rows \[\d+, .*\] \.\.\., (first in \S+|not seen .*)\)", line), case
             assert generations(folder)[0] == (first - 1) // INTERVAL * INTERVAL if first > INTERVAL else not generations(folder), case
             if kind != "overflow": goes_on(folder, world, size)
             else: go(folder, flags + more + RESUME, size); assert not read_metrics(folder / "out" / f"{NAME}_metrics.jsonl", "skip")
